@@ -8,4 +8,4 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from jaxtyping import install_import_hook  # noqa: E402
 
-install_import_hook(["models", "analyses", "interp"], "beartype.beartype")
+install_import_hook(["models", "analyses", "interp"], "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))")
