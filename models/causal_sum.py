@@ -1,0 +1,155 @@
+"""The kernels of the extraction: a sum over lags, each kernel with the bound on its own rounding error.
+
+    full  (SHE, iSHE)  y_i = sum_{j<=i} x_j W[i-j]        W (l,d,d)      [C23b, Eq. 1], without s_i
+    vector (HE, iHE)   y_i = sum_{j<=i} w[i-j] * x_j      w (l,d)        element-wise
+
+Lag 0 is the present row. Not in this file: the row factor s_i, biases and the gate; those are the Extractor's.
+
+Every kernel accumulates in float32 (float64 for float64 input) and rounds once to the input's type. Both kernels here are
+bitwise causal: no arithmetic that makes row i ever sees a later row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A way to compute the sum, and the bound on its distance to the exact sum of its inputs.
+
+    Attributes:
+        name: What the kernel is called.
+        sum: ``(x, W) -> y``.
+        bound: ``(x, W) -> float64 (b,t,d)``, a bound on ``|sum(x, W) - exact|``, proved in its docstring.
+    """
+
+    name: str
+    sum: Callable[[Tensor, Tensor], Tensor]
+    bound: Callable[[Tensor, Tensor], Tensor]
+
+
+def causal_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
+    """The sum over lags by the kernel that `pick_kernel` picks; what an Extractor's forward pass and its replay call.
+
+    Raises:
+        ValueError: More rows than the kernel has lags.
+    """
+    if x.shape[1] > W.shape[0]:
+        raise ValueError(f"{x.shape[1]} rows need as many lags, this kernel has {W.shape[0]}: cut the sequence to {W.shape[0]} rows")
+    return pick_kernel(x, W).sum(x, W)
+
+
+def pick_kernel(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Kernel:
+    """The rule: the per-lag sum, exact in its causality and at GEMM peak, for every shape and type."""
+    return PER_LAG
+
+
+def literal_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
+    """The equation as it is written, a double loop over destination and source: the reference, slow."""
+    x_, W_ = x.to(_accumulator(x, W)), W.to(_accumulator(x, W))
+    lags = W_.unbind(0)  # never W_[k] under autograd: each index writes a whole-W gradient
+    rows = []
+    for i in range(x.shape[1]):
+        terms = [x_[:, j] @ lags[i - j] if W.ndim == 3 else x_[:, j] * lags[i - j] for j in range(i + 1)]  # each (b,d)
+        rows.append(torch.stack(terms).sum(0))
+    return torch.stack(rows, 1).to(x.dtype)
+
+
+def per_lag_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
+    """One lag at a time, time-major and in place: y[k:] += x[:t-k] W[k]; its own backward, with no whole-W temporary."""
+    function = _FullPerLag if W.ndim == 3 else _VectorPerLag
+    accumulator = _accumulator(x, W)
+    return function.apply(x.to(accumulator), W.to(accumulator)).to(x.dtype)
+
+
+def direct_bound(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
+    """Bound on the rounding error of any direct sum, whatever its order.
+
+    A sum of n products with unit roundoff u errs by at most ``gamma_n S``, ``S = sum |terms|``, ``gamma_n = n u/(1 - n u)`` [H02, 3.1]
+    (row i, counted from 1, has ``n = i d`` products, or ``i`` for the vector kernel); rounding to a narrower type adds that type's
+    ``u`` times the magnitude of what is rounded. Evaluated in float64, whose own error is inflated away.
+    """
+    products = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float64) * (x.shape[2] if W.ndim == 3 else 1)
+    u = torch.finfo(_accumulator(x, W)).eps / 2
+    gamma = (products * u / (1 - products * u))[:, None]  # (t,1)
+    magnitude = per_lag_sum(x.detach().double().abs(), W.detach().double().abs())
+    narrow = torch.finfo(x.dtype).eps / 2 if x.dtype != _accumulator(x, W) else 0.0
+    return (gamma + narrow * (1 + gamma)) * magnitude * (1 + 1e-9)
+
+
+PER_LAG = Kernel("per-lag", per_lag_sum, direct_bound)
+LITERAL = Kernel("literal", literal_sum, direct_bound)
+
+
+def _accumulator(x: Tensor, W: Tensor) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(x.dtype, W.dtype), torch.float32)
+
+
+class _FullPerLag(torch.autograd.Function):
+    """y[k:] += x[:t-k] W[k]; with g = dL/dy: dx[:t-k] += g[k:] W[k]^T, dW[k] = x[:t-k]^T g[k:]. Time-major, so rows are one matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor) -> Tensor:
+        b, t, d = x.shape
+        rows = x.transpose(0, 1).reshape(t * b, d)
+        y = torch.mm(rows, W[0])
+        for k in range(1, t):
+            y[k * b :].addmm_(rows[: (t - k) * b], W[k])
+        ctx.save_for_backward(rows, W)
+        return y.view(t, b, d).transpose(0, 1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rows, W = ctx.saved_tensors
+        b, t, d = g.shape
+        g = g.transpose(0, 1).reshape(t * b, d)
+        grad_x = grad_W = None
+        if ctx.needs_input_grad[0]:
+            grad = torch.mm(g, W[0].T)
+            for k in range(1, t):
+                grad[: (t - k) * b].addmm_(g[k * b :], W[k].T)
+            grad_x = grad.view(t, b, d).transpose(0, 1)
+        if ctx.needs_input_grad[1]:
+            grad_W = torch.empty_like(W)
+            for k in range(t):
+                torch.mm(rows[: (t - k) * b].T, g[k * b :], out=grad_W[k])
+            grad_W[t:] = 0
+        return grad_x, grad_W
+
+
+class _VectorPerLag(torch.autograd.Function):
+    """The same with a vector per lag: y[k:] += w[k] * x[:t-k]; dx[:t-k] += w[k] * g[k:], dw[k] = sum over batch and rows of x[:t-k] * g[k:]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        b, t, d = x.shape
+        rows = x.transpose(0, 1).reshape(t * b, d)
+        y = rows * w[0]
+        for k in range(1, t):
+            y[k * b :].addcmul_(rows[: (t - k) * b], w[k])
+        ctx.save_for_backward(rows, w)
+        return y.view(t, b, d).transpose(0, 1)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        rows, w = ctx.saved_tensors
+        b, t, d = g.shape
+        g = g.transpose(0, 1).reshape(t * b, d)
+        grad_x = grad_w = None
+        if ctx.needs_input_grad[0]:
+            grad = g * w[0]
+            for k in range(1, t):
+                grad[: (t - k) * b].addcmul_(g[k * b :], w[k])
+            grad_x = grad.view(t, b, d).transpose(0, 1)
+        if ctx.needs_input_grad[1]:
+            grad_w = torch.zeros_like(w)
+            for k in range(t):
+                torch.sum(rows[: (t - k) * b] * g[k * b :], 0, out=grad_w[k])
+        return grad_x, grad_w

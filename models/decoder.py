@@ -1,0 +1,396 @@
+"""The hooked decoder, top to bottom: embedding -> layers -> final norm -> unembedding; text, cache, generation."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from huggingface_hub import PyTorchModelHubMixin, snapshot_download
+from jaxtyping import Float, Int
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, HookedRootModule
+from transformer_lens.config import TransformerLensConfig
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.utilities import Slice, SliceInput
+
+from . import checkpoint
+from .attention import MultiHeadAttention, uniform
+from .config import EXTRACTORS, MIXERS, DecoderConfig, near_misses
+from .extractor import Extractor
+from .feedforward import FeedForward
+from .norms import make_norm
+
+BUILT_IN: dict[str, Callable[[DecoderConfig, int], nn.Module]] = {"mha": MultiHeadAttention, **dict.fromkeys(EXTRACTORS, Extractor)}
+RETURN_TYPES = ("logits", "loss", "both")
+
+
+class Embed(nn.Module):
+    """Token embedding, N(0, 0.02)."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.W_E = nn.Parameter(torch.empty(config.d_vocab, config.d_model).normal_(std=0.02))
+
+    def forward(self, tokens: Int[Tensor, "b t"]) -> Float[Tensor, "b t d"]:
+        return F.embedding(tokens, self.W_E)
+
+
+class PosEmbed(nn.Module):
+    """Learned positions, N(0, 0.02); padded rows are not counted."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.W_pos = nn.Parameter(torch.empty(config.n_ctx, config.d_model).normal_(std=0.02))
+
+    def forward(self, tokens: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
+        if attention_mask is None:
+            return self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        return F.embedding((attention_mask.cumsum(1) - 1).clamp(min=0), self.W_pos)
+
+
+class Unembed(nn.Module):
+    """Untied: ``logits = x W_U (+ b_U)``."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.W_U = uniform(config.d_model, config.d_vocab, fan_in=config.d_model)
+        self.register_parameter("b_U", uniform(config.d_vocab, fan_in=config.d_model) if config.unembed_bias else None)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
+        return F.linear(x, self.W_U.T, self.b_U)
+
+
+class Block(nn.Module):
+    """One layer. Sublayer 1 sits in the slot `attn` behind `ln1`, sublayer 2 in `mlp` behind `ln2`, whatever their order.
+
+    serial: pre + attn_out = mid, mid + mlp_out = post. swapped: pre + mlp_out = mid, mid + attn_out = post.
+    parallel: pre + attn_out + mlp_out = post. mixer_only: pre + attn_out = post. ffn_only: pre + mlp_out = post.
+    """
+
+    hook_out_is_single_residual_stream = True  # what TransformerLens asks of a block whose output it reads
+
+    def __init__(self, config: DecoderConfig, layer: int, mixer: Callable[[DecoderConfig, int], nn.Module]) -> None:
+        super().__init__()
+        self.layout = config.layer_layouts[layer]
+        self.hook_resid_pre = HookPoint()
+        if self.layout != "ffn_only":
+            self.ln1 = make_norm(config.norm, config.d_model, config.norm_eps)
+            self.attn = mixer(config, layer)
+            self.hook_attn_out = HookPoint()
+        if self.layout in ("serial", "swapped"):
+            self.hook_resid_mid = HookPoint()
+        if self.layout != "mixer_only":
+            self.ln2 = make_norm(config.norm, config.d_model, config.norm_eps)
+            self.mlp = FeedForward(config)
+            self.hook_mlp_out = HookPoint()
+        self.hook_resid_post = HookPoint()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
+        x = self.hook_resid_pre(x)
+        if self.layout == "serial":
+            x = self.hook_resid_mid(x + self._mix(x, attention_mask))
+            x = x + self._feed(x)
+        elif self.layout == "swapped":
+            x = self.hook_resid_mid(x + self._feed(x))
+            x = x + self._mix(x, attention_mask)
+        elif self.layout == "parallel":
+            x = x + self._mix(x, attention_mask) + self._feed(x)
+        elif self.layout == "mixer_only":
+            x = x + self._mix(x, attention_mask)
+        else:
+            x = x + self._feed(x)
+        return self.hook_resid_post(x)
+
+    def _mix(self, x: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "b t d"]:
+        return self.hook_attn_out(self.dropout(self.attn(self.ln1(x), attention_mask)))
+
+    def _feed(self, x: Tensor) -> Float[Tensor, "b t d"]:
+        return self.hook_mlp_out(self.dropout(self.mlp(self.ln2(x))))
+
+
+class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
+    """A decoder with TransformerLens' hook points, whichever mixers fill its layers.
+
+    Args:
+        config: What to build.
+        mixers: Classes of your own by the name the config uses, each called ``cls(config, layer)`` and then
+            ``forward(x, attention_mask=None)`` on the normalised rows (b,t,d).
+        tokenizer: For text input; without one, give token ids.
+
+    Raises:
+        ValueError: The config names a mixer that neither this package nor `mixers` knows.
+    """
+
+    def __init__(
+        self, config: DecoderConfig, mixers: Mapping[str, Callable[..., nn.Module]] | None = None, tokenizer: Tokenizer | None = None
+    ) -> None:
+        super().__init__()
+        known = {**(mixers or {}), **BUILT_IN}
+        for name in config.layer_mixers:
+            if name not in known:
+                raise ValueError(f"unknown mixer {name!r}: {near_misses(name, known)}; a mixer of your own goes in mixers={{{name!r}: cls}}")
+        self.config, self.tokenizer = config, tokenizer
+        # Written to _modules because `embed`, `blocks`, .. are properties of the class, so that runtime protocols see them.
+        self._modules["embed"] = Embed(config)
+        self.hook_embed = HookPoint()  # (b,t,d)
+        if config.positions == "learned":
+            self.pos_embed = PosEmbed(config)
+            self.hook_pos_embed = HookPoint()  # (b,t,d)
+        self._modules["blocks"] = nn.ModuleList(Block(config, layer, known[name]) for layer, name in enumerate(config.layer_mixers))
+        self._modules["ln_final"] = make_norm(config.norm, config.d_model, config.norm_eps)
+        self._modules["unembed"] = Unembed(config)
+        self.setup()
+
+    @property
+    def embed(self) -> Any:
+        return self._modules["embed"]
+
+    @property
+    def blocks(self) -> Any:
+        return self._modules["blocks"]
+
+    @property
+    def ln_final(self) -> Any:
+        return self._modules["ln_final"]
+
+    @property
+    def unembed(self) -> Any:
+        return self._modules["unembed"]
+
+    # ---- forward ----
+
+    def forward(
+        self,
+        input: Int[Tensor, "b t"] | Int[Tensor, " t"] | str | Sequence[str],
+        return_type: str = "logits",
+        attention_mask: Tensor | None = None,
+    ) -> Any:
+        """Logits (b,t,v), the mean next-token loss over real rows, or both.
+
+        Args:
+            input: Token ids (b,t) or (t,), a text, or texts (padded on the right, masked).
+            return_type: ``logits``, ``loss`` or ``both``.
+            attention_mask: (b,t), 1 at real tokens; the real tokens of a row are contiguous, padding on either side of them contributes to
+                nobody and is not counted.
+        """
+        if return_type not in RETURN_TYPES:
+            raise ValueError(f"return_type must be one of {', '.join(map(repr, RETURN_TYPES))}, got {return_type!r}")
+        tokens, mask = self._tokens_and_mask(input, attention_mask)
+        x = self.hook_embed(self.embed(tokens))
+        if self.config.positions == "learned":
+            x = x + self.hook_pos_embed(self.pos_embed(tokens, mask))
+        for block in self.blocks:
+            x = block(x, mask)
+        logits = self.unembed(self.ln_final(x))
+        if return_type == "logits":
+            return logits
+        loss = next_token_loss(logits, tokens, mask)
+        return loss if return_type == "loss" else (logits, loss)
+
+    def _tokens_and_mask(self, input: Any, attention_mask: Tensor | None) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"] | None]:
+        """Ids and mask as the layers want them; a mask of ones is no mask."""
+        if isinstance(input, str):
+            input = [input]
+        if not isinstance(input, Tensor):
+            if attention_mask is not None:
+                raise ValueError("attention_mask goes with token ids; for texts it is made here")
+            input, attention_mask = self._encode(input)
+        tokens = input[None] if input.ndim == 1 else input
+        if tokens.ndim != 2 or tokens.is_floating_point():
+            raise ValueError(f"tokens must be integer ids of shape (b,t) or (t,), got {tokens.dtype} {tuple(tokens.shape)}")
+        self._check_length(tokens.shape[1])
+        if not tokens.is_meta and not (0 <= int(tokens.min()) and int(tokens.max()) < self.config.d_vocab):
+            raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {int(tokens.min())}..{int(tokens.max())}")
+        if attention_mask is None:
+            return tokens, None
+        mask = attention_mask[None] if attention_mask.ndim == 1 else attention_mask
+        if mask.shape != tokens.shape:
+            raise ValueError(f"attention_mask must have the tokens' shape {tuple(tokens.shape)}, got {tuple(mask.shape)}")
+        mask = mask.to(tokens.device, torch.long)
+        if mask.is_meta:
+            return tokens, mask
+        starts = (mask.diff(dim=1, prepend=torch.zeros_like(mask[:, :1])) == 1).sum(1)
+        if int(mask.min()) < 0 or int(mask.max()) > 1 or not bool((starts == 1).all()):
+            raise ValueError("attention_mask must be 0 or 1 with one contiguous run of 1 in every row: pad on the left or on the right")
+        return tokens, None if bool(mask.all()) else mask
+
+    def _check_length(self, count: int) -> None:
+        if count == 0:
+            raise ValueError("empty input: a decoder needs at least one token")
+        if count > self.config.n_ctx:
+            raise ValueError(f"{count} tokens, this decoder takes {self.config.n_ctx}: cut the input to {self.config.n_ctx} tokens")
+
+    # ---- text ----
+
+    def _encode(self, texts: Sequence[str]) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"]]:
+        """Ids and mask, padded on the right with id 0."""
+        if self.tokenizer is None:
+            raise ValueError("this decoder has no tokenizer, so it cannot read text: give token ids, or set model.tokenizer")
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"input must be token ids, a text or a list of texts, got {texts!r}")
+        ids = [self.tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        for text, row in zip(texts, ids, strict=True):
+            if not row:
+                raise ValueError(f"text {text!r} has no token: a decoder needs at least one")
+        longest = max(map(len, ids))
+        tokens = torch.tensor([row + [0] * (longest - len(row)) for row in ids], device=self.embed.W_E.device)
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=self.embed.W_E.device)
+        return tokens, mask
+
+
+    def to_tokens(self, input: str | Sequence[str], prepend_bos: bool | None = None) -> Int[Tensor, "b t"]:
+        """Token ids of one text, or of several that have equally many tokens; nothing is cut, no BOS is added (the decoder has none)."""
+        if prepend_bos:
+            raise ValueError("prepend_bos: this decoder has no BOS token; leave it out")
+        tokens, mask = self._encode([input] if isinstance(input, str) else input)
+        if not bool(mask.all()):
+            raise ValueError("the texts have different numbers of tokens: call the model on the texts themselves, it pads and masks")
+        return tokens
+
+    def to_string(self, tokens: Tensor | Sequence[int] | int) -> Any:
+        """The text of ids (t,), or the list of texts of ids (b,t)."""
+        ids = torch.as_tensor(tokens)
+        if ids.ndim == 2:
+            return [self.to_string(row) for row in ids]
+        if self.tokenizer is None:
+            raise ValueError("this decoder has no tokenizer, so it cannot print text: set model.tokenizer")
+        return self.tokenizer.decode(ids.reshape(-1).tolist(), skip_special_tokens=False)
+
+    def to_str_tokens(self, input: str | Tensor | Sequence[int], prepend_bos: bool | None = None) -> list[str]:
+        """The tokens of a text, or of ids (t,) or (1,t), one string each."""
+        ids = self.to_tokens(input, prepend_bos)[0] if isinstance(input, str) else torch.as_tensor(input)
+        if ids.ndim == 2 and len(ids) == 1:
+            ids = ids[0]
+        if ids.ndim != 1:
+            raise ValueError(f"input must be one text or ids of one sequence, got shape {tuple(ids.shape)}")
+        return [self.to_string(int(token)) for token in ids]
+
+    def to_single_token(self, string: str) -> int:
+        """The id of a string that is exactly one token."""
+        ids = self.to_tokens(string)[0].tolist()
+        if len(ids) != 1:
+            raise ValueError(f"{string!r} is {len(ids)} tokens {self.to_str_tokens(string)}, not one: choose one of them, or give an id")
+        return ids[0]
+
+    # ---- generation ----
+
+    @torch.no_grad()
+    def generate(
+        self,
+        input: Int[Tensor, "b t"] | Int[Tensor, " t"] | str,
+        max_new_tokens: int = 20,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int | None = None,
+    ) -> Any:
+        """Continue a prompt, each step recomputed from the start; a text gives a text, ids give ids (b, t + new).
+
+        Args:
+            input: Prompt.
+            max_new_tokens: How many tokens to add.
+            temperature: Divides the logits; 0 takes the likeliest token.
+            top_k: Sample among the k likeliest only.
+            seed: Of the sampling; None draws from torch's global generator.
+
+        Raises:
+            ValueError: Prompt and new tokens exceed `n_ctx`, or the model is in training mode with dropout.
+        """
+        if max_new_tokens < 0 or temperature < 0 or (top_k is not None and top_k < 1):
+            raise ValueError(
+                f"max_new_tokens and temperature must not be negative, top_k at least 1; got {max_new_tokens}, {temperature}, {top_k}"
+            )
+        if self.training and self.config.dropout:
+            raise ValueError("generate with dropout on is not the model's own text: call model.eval() first")
+        tokens, mask = self._tokens_and_mask(input, None)
+        assert mask is None
+        n_ctx, total = self.config.n_ctx, tokens.shape[1] + max_new_tokens
+        if total > n_ctx:
+            raise ValueError(
+                f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens = {total}, this decoder takes {n_ctx}: "
+                f"ask for {n_ctx - tokens.shape[1]}, or cut the prompt to {max(n_ctx - max_new_tokens, 0)}"
+            )
+        generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        for _ in range(max_new_tokens):
+            logits = self(tokens)[:, -1].float()  # (b,v)
+            if top_k is not None:
+                least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
+                logits = logits.masked_fill(logits < least, -torch.inf)
+            if temperature == 0:
+                new = logits.argmax(-1, keepdim=True)
+            else:
+                new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+            tokens = torch.cat([tokens, new], 1)
+        return self.to_string(tokens[0]) if isinstance(input, str) else tokens
+
+    # ---- files ----
+
+    def fingerprint(self) -> str:
+        """sha256 over configuration and weights, unchanged by saving and loading."""
+        return checkpoint.fingerprint(self.config, self.state_dict())
+
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: str | Path, *, dtype: torch.dtype | None = None, push_to_hub: bool = False, **hub: Any
+    ) -> str | None:
+        """Write config.json, model.safetensors and (with a tokenizer) tokenizer.json; all of them or nothing.
+
+        Args:
+            save_directory: Folder, made if it is not there; other files in it are left alone.
+            dtype: Type of the stored weights; None keeps the parameters' own. They are widened again on load.
+            push_to_hub: Also upload, by huggingface_hub's `push_to_hub`, which takes the remaining keywords.
+
+        Raises:
+            ValueError: The folder cannot be written, or a weight is not finite in `dtype`.
+        """
+        checkpoint.write(Path(save_directory), checkpoint.Checkpoint(self.config, self.state_dict(), self.tokenizer), dtype)
+        return self.push_to_hub(**{"repo_id": Path(save_directory).name, **hub}) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, folder: str | Path, mixers: Mapping[str, Callable[..., nn.Module]] | None = None, **hub: Any
+    ) -> "HookedDecoder":
+        """Load a folder that `save_pretrained` wrote, in evaluation mode; strict and silent.
+
+        Args:
+            folder: The folder; a name "owner/name" that is no folder here is fetched from the hub.
+            mixers: The classes of the mixers that are your own, as `HookedDecoder` takes them.
+            hub: Keywords of huggingface_hub's `snapshot_download` (revision, token, cache_dir, ..).
+
+        Raises:
+            ValueError: Anything that is not exactly what was saved: a file missing, truncated, altered or a pickle, an unknown key, a
+                weight missing, too many, of another shape, NaN.
+        """
+        path = Path(folder)
+        if not path.exists() and isinstance(folder, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", folder):
+            path = Path(snapshot_download(folder, allow_patterns=list(checkpoint.FILES), **hub))
+        config, tensors, tokenizer = checkpoint.read(path)
+        with torch.random.fork_rng(devices=[]):  # loading draws nothing from the caller's generator
+            model = cls(config, mixers, tokenizer)
+        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for name in sorted(wanted.keys() | found.keys()):
+            if wanted.get(name) != found.get(name):
+                raise ValueError(
+                    f"{str(path / checkpoint.WEIGHTS)!r}: weight {name!r} is {found.get(name, 'missing')}, "
+                    f"the configuration wants {wanted.get(name, 'none')}; take an intact copy"
+                )
+        model.load_state_dict(tensors, assign=True)
+        return model.eval()
+
+
+def next_token_loss(logits: Float[Tensor, "b t v"], tokens: Int[Tensor, "b t"], mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, ""]:
+    """Mean cross-entropy, in nats, of each token given those before it; pairs with a padded token do not count."""
+    if tokens.shape[1] < 2:
+        raise ValueError("a next-token loss needs at least two tokens")
+    scores = logits[:, :-1].to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+    losses = F.cross_entropy(scores, tokens[:, 1:].flatten(), reduction="none")  # (b*(t-1),)
+    if mask is None:
+        return losses.mean()
+    pairs = (mask[:, 1:] * mask[:, :-1]).flatten()
+    return (losses * pairs).sum() / pairs.sum()

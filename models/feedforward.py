@@ -1,0 +1,38 @@
+"""Sublayer 2, the feed-forward network: maps each row alone."""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from .attention import uniform
+from .config import DecoderConfig
+
+
+class FeedForward(nn.Module):
+    """``out_i = act(x_i W_in + b_in) W_out + b_out``; neuron n writes ``post_n W_out[n]``.
+
+    Initialised as torch's linear layers are: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), biases too.
+    """
+
+    W_in: nn.Parameter  # (d, m)
+    W_out: nn.Parameter  # (m, d)
+    b_in: nn.Parameter | None
+    b_out: nn.Parameter | None
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        d, m = config.d_model, config.d_mlp
+        assert m is not None  # resolved by the config
+        self.act_fn = {"gelu": F.gelu, "relu": F.relu}[config.act_fn]
+        self.W_in = uniform(d, m, fan_in=d)
+        self.W_out = uniform(m, d, fan_in=m)
+        self.register_parameter("b_in", uniform(m, fan_in=d) if config.mlp_bias else None)
+        self.register_parameter("b_out", uniform(d, fan_in=m) if config.mlp_bias else None)
+        self.hook_pre = HookPoint()  # (b,t,m)
+        self.hook_post = HookPoint()  # (b,t,m)
+
+    def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+        pre = self.hook_pre(F.linear(x, self.W_in.T, self.b_in))
+        post = self.hook_post(self.act_fn(pre))
+        return F.linear(post, self.W_out.T, self.b_out)
