@@ -56,6 +56,10 @@ class MultiHeadAttention(nn.Module):
         else:
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible(x, attention_mask))
         z = self.hook_z(z.transpose(1, 2))  # (b,t,h,e)
+        return self.project(z)
+
+    def project(self, z: Float[Tensor, "b t h e"]) -> Float[Tensor, "b t d"]:
+        """The output projection alone, heads concatenated: what a replay of this layer calls."""
         return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)  # (b,t,h*e) (h*e,d)
 
     @staticmethod

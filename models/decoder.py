@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import re
 from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +18,25 @@ from torch import Tensor, nn
 from transformer_lens import ActivationCache, HookedRootModule
 from transformer_lens.config import TransformerLensConfig
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.utilities import Slice, SliceInput
+from transformer_lens.utilities import Slice
 
 from . import checkpoint
 from .attention import MultiHeadAttention, uniform
 from .config import EXTRACTORS, MIXERS, DecoderConfig, near_misses
 from .extractor import Extractor
 from .feedforward import FeedForward
-from .norms import make_norm
+from .norms import Norm, make_norm
 
 BUILT_IN: dict[str, Callable[[DecoderConfig, int], nn.Module]] = {"mha": MultiHeadAttention, **dict.fromkeys(EXTRACTORS, Extractor)}
 RETURN_TYPES = ("logits", "loss", "both")
+
+
+@dataclass
+class TransformerLensCfg(TransformerLensConfig):
+    """TransformerLens' configuration, with the fields its tools read and its base class lacks."""
+
+    model_name: str = ""
+    parallel_attn_mlp: bool = False
 
 
 class Embed(nn.Module):
@@ -48,9 +58,9 @@ class PosEmbed(nn.Module):
         self.W_pos = nn.Parameter(torch.empty(config.n_ctx, config.d_model).normal_(std=0.02))
 
     def forward(self, tokens: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
-        if attention_mask is None:
-            return self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
-        return F.embedding((attention_mask.cumsum(1) - 1).clamp(min=0), self.W_pos)
+        real = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        positions = (real.cumsum(1) - 1).clamp(min=0)
+        return F.embedding(positions, self.W_pos)  # looked up, never a view: a hook may edit it in place
 
 
 class Unembed(nn.Module):
@@ -108,10 +118,15 @@ class Block(nn.Module):
         return self.hook_resid_post(x)
 
     def _mix(self, x: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "b t d"]:
-        return self.hook_attn_out(self.dropout(self.attn(self.ln1(x), attention_mask)))
+        return self.hook_attn_out(self.dropout(self.attn(normed(self.ln1, x), attention_mask)))
 
     def _feed(self, x: Tensor) -> Float[Tensor, "b t d"]:
-        return self.hook_mlp_out(self.dropout(self.mlp(self.ln2(x))))
+        return self.hook_mlp_out(self.dropout(self.mlp(normed(self.ln2, x))))
+
+
+def normed(norm: Norm | None, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
+    """``norm(x)``; a decoder without normalisation has None in a norm's place."""
+    return x if norm is None else norm(x)
 
 
 class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
@@ -163,11 +178,162 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
     def unembed(self) -> Any:
         return self._modules["unembed"]
 
+    @property
+    def W_E(self) -> Float[Tensor, "v d"]:
+        return self.embed.W_E
+
+    @property
+    def W_pos(self) -> Float[Tensor, "l d"]:
+        if self.config.positions == "none":
+            raise AttributeError("W_pos: this decoder has no positional embedding")
+        return self.pos_embed.W_pos
+
+    @property
+    def W_U(self) -> Float[Tensor, "d v"]:
+        return self.unembed.W_U
+
+    @property
+    def b_U(self) -> Float[Tensor, " v"]:
+        """The bias on the logits; zeros where there is none, since TransformerLens adds it unasked."""
+        return self.W_U.new_zeros(self.config.d_vocab) if self.unembed.b_U is None else self.unembed.b_U
+
+    @property
+    def cfg(self) -> "TransformerLensCfg":
+        """The configuration under TransformerLens' field names, read off the decoder as it is now."""
+        c = self.config
+        return TransformerLensCfg(
+            d_model=c.d_model,
+            d_head=c.d_model // c.n_heads,
+            n_layers=c.n_layers,
+            n_ctx=c.n_ctx,
+            n_heads=c.n_heads,
+            d_mlp=c.d_mlp,
+            d_vocab=c.d_vocab,
+            device=str(self.W_E.device),
+            default_prepend_bos=False,
+            positional_embedding_type="standard" if c.positions == "learned" else "none",
+            attn_only=set(c.layer_layouts) == {"mixer_only"},
+            uses_rms_norm=c.norm == "rms",
+            final_rms=c.norm == "rms",
+            eps=c.norm_eps,
+            act_fn=c.act_fn,
+            normalization_type={"ln": "LN", "rms": "RMS", "none": None}[c.norm],
+            dtype=self.W_E.dtype,
+            model_name="-".join(dict.fromkeys(c.layer_mixers)),
+            parallel_attn_mlp=set(c.layer_layouts) == {"parallel"},
+        )
+
+    # ---- hooks ----
+
+    @contextmanager
+    def explicit(self) -> Iterator["HookedDecoder"]:
+        """Inside, attention and norms take the explicit path whether or not anybody listens, so that two runs differ by an edit alone."""
+        modules = [module for module in self.modules() if hasattr(module, "force_explicit")]
+        before = [module.force_explicit for module in modules]
+        try:
+            for module in modules:
+                module.force_explicit = True  # type: ignore[assignment]
+            yield self
+        finally:
+            for module, value in zip(modules, before, strict=True):
+                module.force_explicit = value  # type: ignore[assignment]
+
+    def get_caching_hooks(  # type: ignore[override]
+        self,
+        names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
+        incl_bwd: bool = False,
+        device: str | torch.device | None = None,
+        remove_batch_dim: bool = False,
+        cache: dict[str, Tensor] | None = None,
+        pos_slice: Any = None,
+    ) -> tuple[dict[str, Tensor], list[tuple[str, Callable[..., None]]], list[tuple[str, Callable[..., None]]]]:
+        """Hooks that copy activations into a dict; TransformerLens' keywords.
+
+        Unlike TransformerLens' own: every copy is the cache's own tensor, a name that matches nothing raises, and positions are sliced
+        along the axis that the hook point itself declares (`pos_dim`, else 1).
+
+        Returns:
+            The dict to be filled, the forward hooks, the backward hooks.
+
+        Raises:
+            ValueError: A name that is no hook point, or a filter that matches none.
+        """
+        positions, kept = Slice.unwrap(pos_slice), {} if cache is None else cache
+
+        def save(tensor: Tensor, hook: HookPoint, suffix: str) -> None:
+            value = tensor.detach()
+            if not (positions.mode == "slice" and positions.slice == slice(None)) and positions.mode != "identity":
+                value = positions.apply(value, dim=1 if hook.pos_dim is None else hook.pos_dim)
+            value = value.to(device, copy=True)
+            kept[f"{hook.name}{suffix}"] = value[0] if remove_batch_dim and len(value) == 1 else value
+
+        names = self._hook_names(names_filter)
+        forward = [(name, partial(save, suffix="")) for name in names]
+        return kept, forward, [(name, partial(save, suffix="_grad")) for name in names] if incl_bwd else []
+
+    def add_caching_hooks(self, names_filter: Any = None, incl_bwd: bool = False, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
+        """Like `get_caching_hooks`, added to the model until `reset_hooks`."""
+        cache, forward, backward = self.get_caching_hooks(names_filter, incl_bwd, **kwargs)
+        for name, hook in forward:
+            self.add_hook(name, hook, "fwd")
+        for name, hook in backward:
+            self.add_hook(name, hook, "bwd")
+        return cache
+
+    def run_with_cache(self, *model_args: Any, remove_batch_dim: bool = False, **kwargs: Any) -> tuple[Any, ActivationCache]:  # type: ignore[override]
+        """The output, and what the hook points held, as an `ActivationCache`; TransformerLens' keywords, which see."""
+        out, cache = super().run_with_cache(*model_args, remove_batch_dim=remove_batch_dim, **kwargs)
+        return out, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
+
+    def _hook_names(self, names_filter: str | Sequence[str] | Callable[[str], bool] | None) -> list[str]:
+        if names_filter is None:
+            return list(self.hook_dict)
+        if callable(names_filter):
+            names = [name for name in self.hook_dict if names_filter(name)]
+            if not names:
+                raise ValueError("names_filter matches no hook point of this decoder; their names are model.hook_dict")
+            return names
+        names = [names_filter] if isinstance(names_filter, str) else list(names_filter)
+        for name in names:
+            self._check_hook_name(name)
+        return names
+
+    def _check_hook_name(self, name: str) -> None:
+        if name not in self.hook_dict:
+            close = get_close_matches(name, self.hook_dict, n=3, cutoff=0.5)
+            raise ValueError(f"no hook point {name!r}: {near_misses(name, self.hook_dict) if close else 'their names are model.hook_dict'}")
+
+    def _enable_hook_with_name(self, name: str, hook: Callable[..., Any], dir: Any) -> None:
+        self._check_hook_name(name)
+        super()._enable_hook_with_name(name, hook, dir)
+
+    # ---- what TransformerLens' attribution tools ask ----
+
+    def tokens_to_residual_directions(self, tokens: str | int | Tensor) -> Float[Tensor, "*tokens d"]:
+        """For each token the direction ``w * W_U[:, token]``, w the final norm's gain, along which attributions sum to
+        ``logit - b_U - b_norm . W_U``."""
+        ids = self.to_single_token(tokens) if isinstance(tokens, str) else tokens
+        columns = self.W_U.T[torch.as_tensor(ids, device=self.W_U.device)]  # (*tokens, d)
+        return columns if self.ln_final is None else columns * self.ln_final.w
+
+    def accumulated_bias(self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True) -> Float[Tensor, " d"]:
+        """The sum of the output biases of the layers before `layer` (with `mlp_input`, of its sublayer 1 too)."""
+        total = self.W_E.new_zeros(self.config.d_model)
+        for i, block in enumerate(self.blocks[: layer + 1]):
+            biases = []
+            if hasattr(block, "attn") and (i < layer or mlp_input):
+                biases += [getattr(block.attn, "b_O", None), getattr(block.attn, "b_out", None)]
+            if hasattr(block, "mlp") and i < layer and include_mlp_biases:
+                biases.append(block.mlp.b_out)
+            for bias in biases:
+                total = total if bias is None else total + bias
+        return total
+
     # ---- forward ----
 
     def forward(
         self,
-        input: Int[Tensor, "b t"] | Int[Tensor, " t"] | str | Sequence[str],
+        input: Tensor | str | Sequence[str],
         return_type: str = "logits",
         attention_mask: Tensor | None = None,
     ) -> Any:
@@ -187,7 +353,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             x = x + self.hook_pos_embed(self.pos_embed(tokens, mask))
         for block in self.blocks:
             x = block(x, mask)
-        logits = self.unembed(self.ln_final(x))
+        logits = self.unembed(normed(self.ln_final, x))
         if return_type == "logits":
             return logits
         loss = next_token_loss(logits, tokens, mask)
@@ -202,9 +368,10 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
                 raise ValueError("attention_mask goes with token ids; for texts it is made here")
             input, attention_mask = self._encode(input)
         tokens = input[None] if input.ndim == 1 else input
-        if tokens.ndim != 2 or tokens.is_floating_point():
+        if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool:
             raise ValueError(f"tokens must be integer ids of shape (b,t) or (t,), got {tokens.dtype} {tuple(tokens.shape)}")
         self._check_length(tokens.shape[1])
+        tokens = tokens.to(self.embed.W_E.device, torch.long)
         if not tokens.is_meta and not (0 <= int(tokens.min()) and int(tokens.max()) < self.config.d_vocab):
             raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {int(tokens.min())}..{int(tokens.max())}")
         if attention_mask is None:
@@ -283,7 +450,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
     @torch.no_grad()
     def generate(
         self,
-        input: Int[Tensor, "b t"] | Int[Tensor, " t"] | str,
+        input: Tensor | str,
         max_new_tokens: int = 20,
         *,
         temperature: float = 1.0,
@@ -293,7 +460,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         """Continue a prompt, each step recomputed from the start; a text gives a text, ids give ids (b, t + new).
 
         Args:
-            input: Prompt.
+            input: A text, or ids (b,t) or (t,).
             max_new_tokens: How many tokens to add.
             temperature: Divides the logits; 0 takes the likeliest token.
             top_k: Sample among the k likeliest only.

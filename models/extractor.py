@@ -9,7 +9,7 @@ Lag 0 is the present row ([C23b] writes k+1). The lag carries the position: no p
 where the layer of [C23] differs in detail we do not claim to match it. Biases, off by default, are ours.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,11 +28,15 @@ class Writes(NamedTuple):
 
     Attributes:
         value: The write itself.
-        magnitude: The sum of the absolute values of its terms, which a rounding bound needs.
+        magnitude: The sum of |terms| through the whole chain of products, which a rigorous rounding bound needs.
+        square: The sum of terms^2, which a calibrated one needs.
+        terms: Products that one source adds to one output, in the longest chain.
     """
 
     value: Float64[Tensor, "b channel row source"]
     magnitude: Float64[Tensor, "b channel row source"]
+    square: Float64[Tensor, "b channel row source"]
+    terms: int
 
 
 class Extractor(nn.Module):
@@ -80,20 +84,106 @@ class Extractor(nn.Module):
     def forward(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
         adjustment = self.hook_adjustment(F.linear(x, self.W_adj.T, self.b_adj))
         value = self.hook_value(self._value(x, attention_mask)) if self.by_vector else self._value(x, attention_mask)
-        extraction = self.row_factor(x, attention_mask) * causal_sum(value, self.lag_weight)  # (b|1,t,1) (b,t,d)
-        if not self.by_vector:
-            return self.hook_extraction(extraction if self.b_ext is None else extraction + self.b_ext) * adjustment
-        return F.linear(self.hook_extraction(extraction) * adjustment, self.W_out.T, self.b_out)
+        extraction = causal_sum(value, self.lag_weight)
+        if self.by_count:
+            extraction = extraction * self.row_factor(x, attention_mask)
+        if self.by_vector:
+            return F.linear(self.hook_extraction(extraction) * adjustment, self.W_out.T, self.b_out)
+        return self.hook_extraction(extraction if self.b_ext is None else extraction + self.b_ext) * adjustment
 
     def row_factor(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b_or_1 t 1"]:
-        """``s_i``: 1, or one over the root of the number of real rows up to and including i."""
+        """``s_i`` in the type of `x`: 1, or one over the root of the number of real rows up to and including i."""
         if not self.by_count:
             return x.new_ones(1, x.shape[1], 1)
         real = x.new_ones(1, x.shape[1], dtype=torch.long) if attention_mask is None else attention_mask
         count = real.cumsum(1).clamp(min=1)[..., None]
         return count.to(torch.promote_types(x.dtype, torch.float32)).rsqrt().to(x.dtype)
 
-    def _value(self, x: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "b t d"]:
+    def _value(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None) -> Float[Tensor, "b t d"]:
         """What the lags weigh: the rows themselves, or their projection; nothing of a padded row."""
         value = F.linear(x, self.W_in.T, self.b_in) if self.by_vector else x
         return value if attention_mask is None else value.masked_fill(attention_mask[..., None] == 0, 0)
+
+    # ---- the view of a ledger: linear in each source row once the gate of the destination row is fixed ----
+
+    @torch.no_grad()
+    def writes(self, acts: Mapping[str, Tensor], u: Float[Tensor, "b row d"], rows: Sequence[int]) -> Writes:
+        """What each source row j writes to row i along the direction ``u_i``, the direction folded through the weights first.
+
+            she   s_i x_j . (W_ext[i-j] (adj_i * u_i))
+            he    s_i (x_j W_in + b_in) . (w_lag[i-j] * adj_i * (W_out u_i))
+
+        In float64 whatever the decoder computes in; nothing larger than one row's (source, d, b) is built beside the widened weights.
+
+        Args:
+            acts: ``input`` (b,t,d), the mixer's input rows, after the norm's gain and bias; ``hook_adjustment`` (b,t,d), the gate; optionally
+                ``attention_mask`` (b,t).
+            u: A direction for each of `rows`.
+            rows: Destination rows, absolute and not negative.
+
+        Returns:
+            (b, 1, row, source) each; a source later than the row is zero.
+        """
+        x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
+        weight, u = _double(self.lag_weight), _double(u)
+        value, size, square = self._terms(x, mask)
+        factor = self.row_factor(x, mask).expand(len(x), -1, -1)  # (b,t,1)
+        out = x.new_zeros(3, len(x), 1, len(rows), x.shape[1])
+        for n, i in enumerate(rows):
+            direction = u[:, n], u[:, n].abs(), u[:, n].square()  # (b,d) each: of the value, of |terms|, of terms^2
+            if self.by_vector:
+                W_out = _double(self.W_out)
+                direction = direction[0] @ W_out.T, direction[1] @ W_out.abs().T, direction[2] @ W_out.square().T
+            s, adj, lags = factor[:, i], gate[:, i], weight[: i + 1]
+            for k, (terms, power) in enumerate(((value, _same), (size, torch.abs), (square, torch.square))):
+                folded = _fold(power(lags), power(s * adj) * direction[k])  # (b,i+1,d), by source
+                out[k, :, 0, n, : i + 1] = (terms[:, : i + 1] * folded).sum(-1)
+        d = x.shape[-1]
+        return Writes(*out, terms=2 * d + 2 if self.by_vector else d + 2)
+
+    @torch.no_grad()
+    def constants(self, acts: Mapping[str, Tensor], u: Float[Tensor, "b row d"], rows: Sequence[int]) -> dict[str, Float64[Tensor, "b row"]]:
+        """What no source wrote, along ``u_i``, by the name of its bias; empty without biases. Arguments as in `writes`."""
+        if self.by_vector:
+            return {} if self.b_out is None else {"b_out": _double(u) @ _double(self.b_out)}
+        if self.b_ext is None:
+            return {}
+        gate = _double(acts["hook_adjustment"])[:, list(rows)]  # (b,row,d)
+        return {"b_ext": (gate * _double(u)) @ _double(self.b_ext)}
+
+    @torch.no_grad()
+    def replay(self, acts: Mapping[str, Tensor], rows: Sequence[int]) -> Float64[Tensor, "b row d"]:
+        """This module's output at `rows` by its own kernel and stored weights in float64, the gate as cached; `writes` is not used."""
+        x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
+        weights = {name: None if weight is None else _double(weight) for name, weight in self._parameters.items()}
+        value = F.linear(x, weights["W_in"].T, weights["b_in"]) if self.by_vector else x
+        value = value if mask is None else value.masked_fill(mask[..., None] == 0, 0)
+        extraction = self.row_factor(x, mask) * causal_sum(value, _double(self.lag_weight))
+        if self.by_vector:
+            return F.linear(extraction * gate, weights["W_out"].T, weights["b_out"])[:, list(rows)]
+        return ((extraction if self.b_ext is None else extraction + weights["b_ext"]) * gate)[:, list(rows)]
+
+    def _terms(self, x: Float64[Tensor, "b t d"], mask: Int[Tensor, "b t"] | None) -> list[Float64[Tensor, "b t d"]]:
+        """The rows that the lags weigh, the sums of |terms| and of terms^2 they are made of; zero at padded rows."""
+        if self.by_vector:
+            W, b = _double(self.W_in), x.new_zeros(x.shape[-1]) if self.b_in is None else _double(self.b_in)
+            parts = [x @ W + b, x.abs() @ W.abs() + b.abs(), x.square() @ W.square() + b.square()]
+        else:
+            parts = [x, x.abs(), x.square()]
+        return parts if mask is None else [part.masked_fill(mask[..., None] == 0, 0) for part in parts]
+
+
+def _double(tensor: Tensor) -> Float64[Tensor, "..."]:
+    return tensor.detach().double()
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _fold(lags: Float[Tensor, "n d d"] | Float[Tensor, "n d"], direction: Float[Tensor, "b d"]) -> Float[Tensor, "b n d"]:
+    """The direction through the weight of each lag, ordered by source: source j of n is lag n - 1 - j."""
+    if lags.ndim == 2:
+        return (lags * direction[:, None]).flip(1)
+    n, d, _ = lags.shape
+    return (lags.reshape(n * d, d) @ direction.T).view(n, d, -1).permute(2, 0, 1).flip(1)

@@ -34,5 +34,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         pre = self.hook_pre(F.linear(x, self.W_in.T, self.b_in))
-        post = self.hook_post(self.act_fn(pre))
+        return self.project(self.hook_post(self.act_fn(pre)))
+
+    def project(self, post: Float[Tensor, "b t m"]) -> Float[Tensor, "b t d"]:
+        """The down projection alone: what a replay of this layer calls."""
         return F.linear(post, self.W_out.T, self.b_out)

@@ -54,18 +54,6 @@ class Norm(nn.Module):
         return normalized * self.w if self.b is None else normalized * self.w + self.b
 
 
-class NoNorm(nn.Module):
-    """The absence of a norm, in a norm's place: no hook points, no parameters."""
-
-    w = None
-    b = None
-
-    def forward(self, x: Float[Tensor, "*rows d"]) -> Float[Tensor, "*rows d"]:
-        return x
-
-    affine = forward
-
-
-def make_norm(kind: str, d_model: int, eps: float) -> Norm | NoNorm:
-    """The norm a configuration names."""
-    return NoNorm() if kind == "none" else Norm(kind, d_model, eps)
+def make_norm(kind: str, d_model: int, eps: float) -> Norm | None:
+    """The norm a configuration names; None where it names none."""
+    return None if kind == "none" else Norm(kind, d_model, eps)
