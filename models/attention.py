@@ -25,19 +25,15 @@ class MultiHeadAttention(nn.Module):
     within a few roundings of the row's largest value, not bitwise.
     """
 
-    W_Q: nn.Parameter  # (h, d, e); W_K, W_V alike
-    W_O: nn.Parameter  # (h, e, d)
-
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         d, h = config.d_model, config.n_heads
         e = d // h
         self.force_explicit = False
-        for name in "QKV":
-            self.register_parameter(f"W_{name}", uniform(h, d, e, fan_in=d))
-            self.register_parameter(f"b_{name}", uniform(h, e, fan_in=d) if config.mixer_bias else None)
+        self.W_Q, self.W_K, self.W_V = (uniform(h, d, e, fan_in=d) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (uniform(h, e, fan_in=d) if config.mixer_bias else None for _ in range(3))
         self.W_O = uniform(h, e, d, fan_in=d)
-        self.register_parameter("b_O", uniform(d, fan_in=d) if config.mixer_bias else None)
+        self.b_O = uniform(d, fan_in=d) if config.mixer_bias else None
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()  # (b,t,h,e)
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()  # (b,h,i,j)
         self.hook_z = HookPoint()  # (b,t,h,e)

@@ -124,7 +124,7 @@ class _FullPerLag(torch.autograd.Function):
 
 
 class _VectorPerLag(torch.autograd.Function):
-    """The same with a vector per lag: y[k:] += w[k] * x[:t-k]; dx[:t-k] += w[k] * g[k:], dw[k] = sum over batch and rows of x[:t-k] * g[k:]."""
+    """A vector per lag: y[k:] += w[k] * x[:t-k]; dx[:t-k] += w[k] * g[k:], dw[k] = x[:t-k] * g[k:] summed over batch and rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:

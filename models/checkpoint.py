@@ -109,7 +109,7 @@ def read(folder: Path) -> Checkpoint:
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{str(folder / WEIGHTS)!r}: weight {name!r} holds NaN or inf; take an intact copy, or train again")
     if metadata.get("fingerprint") != fingerprint(config, tensors):
-        raise ValueError(f"{str(folder)!r}: {CONFIG} and {WEIGHTS} do not match the fingerprint saved with them, one was altered; take an intact copy")
+        raise ValueError(f"{str(folder)!r}: {CONFIG} or {WEIGHTS} was altered, their fingerprint does not match; take an intact copy")
     compute = getattr(torch, metadata.get("compute", ""), None)
     if not isinstance(compute, torch.dtype):
         raise ValueError(f"{str(folder / WEIGHTS)!r} does not say which type it computes in; save it again with save_pretrained")

@@ -1,7 +1,7 @@
 """The hooked decoder, top to bottom: embedding -> layers -> final norm -> unembedding; text, cache, generation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -22,13 +22,14 @@ from transformer_lens.utilities import Slice
 
 from . import checkpoint
 from .attention import MultiHeadAttention, uniform
-from .config import EXTRACTORS, MIXERS, DecoderConfig, near_misses
+from .config import EXTRACTORS, DecoderConfig, near_misses
 from .extractor import Extractor
 from .feedforward import FeedForward
 from .norms import Norm, make_norm
 
 BUILT_IN: dict[str, Callable[[DecoderConfig, int], nn.Module]] = {"mha": MultiHeadAttention, **dict.fromkeys(EXTRACTORS, Extractor)}
 RETURN_TYPES = ("logits", "loss", "both")
+CachingHooks = list[tuple[str, Callable[..., None]]]
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Unembed(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.W_U = uniform(config.d_model, config.d_vocab, fan_in=config.d_model)
-        self.register_parameter("b_U", uniform(config.d_vocab, fan_in=config.d_model) if config.unembed_bias else None)
+        self.b_U = uniform(config.d_vocab, fan_in=config.d_model) if config.unembed_bias else None
 
     def forward(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
         return F.linear(x, self.W_U.T, self.b_U)
@@ -149,7 +150,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         known = {**(mixers or {}), **BUILT_IN}
         for name in config.layer_mixers:
             if name not in known:
-                raise ValueError(f"unknown mixer {name!r}: {near_misses(name, known)}; a mixer of your own goes in mixers={{{name!r}: cls}}")
+                raise ValueError(f"unknown mixer {name!r}: {near_misses(name, known)}; one of your own goes in mixers={{{name!r}: cls}}")
         self.config, self.tokenizer = config, tokenizer
         # Written to _modules because `embed`, `blocks`, .. are properties of the class, so that runtime protocols see them.
         self._modules["embed"] = Embed(config)
@@ -179,21 +180,21 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         return self._modules["unembed"]
 
     @property
-    def W_E(self) -> Float[Tensor, "v d"]:
+    def W_E(self) -> Float[Tensor, "v d"]:  # noqa: N802
         return self.embed.W_E
 
     @property
-    def W_pos(self) -> Float[Tensor, "l d"]:
+    def W_pos(self) -> Float[Tensor, "l d"]:  # noqa: N802
         if self.config.positions == "none":
             raise AttributeError("W_pos: this decoder has no positional embedding")
         return self.pos_embed.W_pos
 
     @property
-    def W_U(self) -> Float[Tensor, "d v"]:
+    def W_U(self) -> Float[Tensor, "d v"]:  # noqa: N802
         return self.unembed.W_U
 
     @property
-    def b_U(self) -> Float[Tensor, " v"]:
+    def b_U(self) -> Float[Tensor, " v"]:  # noqa: N802
         """The bias on the logits; zeros where there is none, since TransformerLens adds it unasked."""
         return self.W_U.new_zeros(self.config.d_vocab) if self.unembed.b_U is None else self.unembed.b_U
 
@@ -236,9 +237,9 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             yield self
         finally:
             for module, value in zip(modules, before, strict=True):
-                module.force_explicit = value  # type: ignore[assignment]
+                module.force_explicit = value
 
-    def get_caching_hooks(  # type: ignore[override]
+    def get_caching_hooks(  # noqa: PLR0917 (TransformerLens' signature)
         self,
         names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
         incl_bwd: bool = False,
@@ -246,7 +247,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         remove_batch_dim: bool = False,
         cache: dict[str, Tensor] | None = None,
         pos_slice: Any = None,
-    ) -> tuple[dict[str, Tensor], list[tuple[str, Callable[..., None]]], list[tuple[str, Callable[..., None]]]]:
+    ) -> tuple[dict[str, Tensor], CachingHooks, CachingHooks]:
         """Hooks that copy activations into a dict; TransformerLens' keywords.
 
         Unlike TransformerLens' own: every copy is the cache's own tensor, a name that matches nothing raises, and positions are sliced
@@ -268,8 +269,9 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             kept[f"{hook.name}{suffix}"] = value[0] if remove_batch_dim and len(value) == 1 else value
 
         names = self._hook_names(names_filter)
-        forward = [(name, partial(save, suffix="")) for name in names]
-        return kept, forward, [(name, partial(save, suffix="_grad")) for name in names] if incl_bwd else []
+        forward: CachingHooks = [(name, partial(save, suffix="")) for name in names]
+        backward: CachingHooks = [(name, partial(save, suffix="_grad")) for name in names] if incl_bwd else []
+        return kept, forward, backward
 
     def add_caching_hooks(self, names_filter: Any = None, incl_bwd: bool = False, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
         """Like `get_caching_hooks`, added to the model until `reset_hooks`."""
@@ -280,7 +282,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             self.add_hook(name, hook, "bwd")
         return cache
 
-    def run_with_cache(self, *model_args: Any, remove_batch_dim: bool = False, **kwargs: Any) -> tuple[Any, ActivationCache]:  # type: ignore[override]
+    def run_with_cache(self, *model_args: Any, remove_batch_dim: bool = False, **kwargs: Any) -> tuple[Any, ActivationCache]:
         """The output, and what the hook points held, as an `ActivationCache`; TransformerLens' keywords, which see."""
         out, cache = super().run_with_cache(*model_args, remove_batch_dim=remove_batch_dim, **kwargs)
         return out, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
@@ -372,7 +374,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             raise ValueError(f"tokens must be integer ids of shape (b,t) or (t,), got {tokens.dtype} {tuple(tokens.shape)}")
         self._check_length(tokens.shape[1])
         tokens = tokens.to(self.embed.W_E.device, torch.long)
-        if not tokens.is_meta and not (0 <= int(tokens.min()) and int(tokens.max()) < self.config.d_vocab):
+        if not tokens.is_meta and (int(tokens.min()) < 0 or int(tokens.max()) >= self.config.d_vocab):
             raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {int(tokens.min())}..{int(tokens.max())}")
         if attention_mask is None:
             return tokens, None
@@ -409,7 +411,6 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         tokens = torch.tensor([row + [0] * (longest - len(row)) for row in ids], device=self.embed.W_E.device)
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in ids], device=self.embed.W_E.device)
         return tokens, mask
-
 
     def to_tokens(self, input: str | Sequence[str], prepend_bos: bool | None = None) -> Int[Tensor, "b t"]:
         """Token ids of one text, or of several that have equally many tokens; nothing is cut, no BOS is added (the decoder has none)."""
@@ -502,7 +503,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         """sha256 over configuration and weights, unchanged by saving and loading."""
         return checkpoint.fingerprint(self.config, self.state_dict())
 
-    def save_pretrained(  # type: ignore[override]
+    def save_pretrained(
         self, save_directory: str | Path, *, dtype: torch.dtype | None = None, push_to_hub: bool = False, **hub: Any
     ) -> str | None:
         """Write config.json, model.safetensors and (with a tokenizer) tokenizer.json; all of them or nothing.
@@ -510,7 +511,8 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         Args:
             save_directory: Folder, made if it is not there; other files in it are left alone.
             dtype: Type of the stored weights; None keeps the parameters' own. They are widened again on load.
-            push_to_hub: Also upload, by huggingface_hub's `push_to_hub`, which takes the remaining keywords.
+            push_to_hub: Also upload.
+            **hub: Keywords of huggingface_hub's `push_to_hub`.
 
         Raises:
             ValueError: The folder cannot be written, or a weight is not finite in `dtype`.
@@ -527,7 +529,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         Args:
             folder: The folder; a name "owner/name" that is no folder here is fetched from the hub.
             mixers: The classes of the mixers that are your own, as `HookedDecoder` takes them.
-            hub: Keywords of huggingface_hub's `snapshot_download` (revision, token, cache_dir, ..).
+            **hub: Keywords of huggingface_hub's `snapshot_download` (revision, token, cache_dir, ..).
 
         Raises:
             ValueError: Anything that is not exactly what was saved: a file missing, truncated, altered or a pickle, an unknown key, a
@@ -551,7 +553,9 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         return model.eval()
 
 
-def next_token_loss(logits: Float[Tensor, "b t v"], tokens: Int[Tensor, "b t"], mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, ""]:
+def next_token_loss(
+    logits: Float[Tensor, "b t v"], tokens: Int[Tensor, "b t"], mask: Int[Tensor, "b t"] | None = None
+) -> Float[Tensor, ""]:
     """Mean cross-entropy, in nats, of each token given those before it; pairs with a padded token do not count."""
     if tokens.shape[1] < 2:
         raise ValueError("a next-token loss needs at least two tokens")

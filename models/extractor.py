@@ -57,22 +57,21 @@ class Extractor(nn.Module):
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
-        kind, d, l = config.layer_mixers[layer], config.d_model, config.n_ctx
+        kind, d, n_lags = config.layer_mixers[layer], config.d_model, config.n_ctx
         if kind not in EXTRACTORS:
             raise ValueError(f"layer {layer} is {kind!r}; an Extractor is one of {', '.join(map(repr, EXTRACTORS))}")
         self.by_vector = kind in ("he", "ihe")
         self.by_count = kind in ("ishe", "ihe")
-        matrices, biases = (("W_in", "W_adj", "W_out"), ("b_in", "b_adj", "b_out")) if self.by_vector else (("W_adj",), ("b_ext", "b_adj"))
         if self.by_vector:
-            self.w_lag = uniform(l, d, fan_in=1)
-        else:
-            self.W_ext = uniform(l, d, d, fan_in=d)
-        for name in matrices:
-            self.register_parameter(name, uniform(d, d, fan_in=d))
-        for name in biases:
-            self.register_parameter(name, uniform(d, fan_in=d) if config.mixer_bias else None)
-        if self.by_vector:
+            self.W_in, self.W_out = uniform(d, d, fan_in=d), uniform(d, d, fan_in=d)
+            self.b_in, self.b_out = (uniform(d, fan_in=d) if config.mixer_bias else None for _ in range(2))
+            self.w_lag = uniform(n_lags, d, fan_in=1)
             self.hook_value = HookPoint()  # (b,t,d)
+        else:
+            self.W_ext = uniform(n_lags, d, d, fan_in=d)
+            self.b_ext = uniform(d, fan_in=d) if config.mixer_bias else None
+        self.W_adj = uniform(d, d, fan_in=d)
+        self.b_adj = uniform(d, fan_in=d) if config.mixer_bias else None
         self.hook_extraction = HookPoint()  # (b,t,d)
         self.hook_adjustment = HookPoint()  # (b,t,d)
 
@@ -116,8 +115,8 @@ class Extractor(nn.Module):
         In float64 whatever the decoder computes in; nothing larger than one row's (source, d, b) is built beside the widened weights.
 
         Args:
-            acts: ``input`` (b,t,d), the mixer's input rows, after the norm's gain and bias; ``hook_adjustment`` (b,t,d), the gate; optionally
-                ``attention_mask`` (b,t).
+            acts: ``input`` (b,t,d), the mixer's input rows, after the norm's gain and bias; ``hook_adjustment`` (b,t,d), the gate;
+                optionally ``attention_mask`` (b,t).
             u: A direction for each of `rows`.
             rows: Destination rows, absolute and not negative.
 
@@ -139,10 +138,12 @@ class Extractor(nn.Module):
                 folded = _fold(power(lags), power(s * adj) * direction[k])  # (b,i+1,d), by source
                 out[k, :, 0, n, : i + 1] = (terms[:, : i + 1] * folded).sum(-1)
         d = x.shape[-1]
-        return Writes(*out, terms=2 * d + 2 if self.by_vector else d + 2)
+        return Writes(out[0], out[1], out[2], 2 * d + 2 if self.by_vector else d + 2)
 
     @torch.no_grad()
-    def constants(self, acts: Mapping[str, Tensor], u: Float[Tensor, "b row d"], rows: Sequence[int]) -> dict[str, Float64[Tensor, "b row"]]:
+    def constants(
+        self, acts: Mapping[str, Tensor], u: Float[Tensor, "b row d"], rows: Sequence[int]
+    ) -> dict[str, Float64[Tensor, "b row"]]:
         """What no source wrote, along ``u_i``, by the name of its bias; empty without biases. Arguments as in `writes`."""
         if self.by_vector:
             return {} if self.b_out is None else {"b_out": _double(u) @ _double(self.b_out)}
@@ -155,13 +156,12 @@ class Extractor(nn.Module):
     def replay(self, acts: Mapping[str, Tensor], rows: Sequence[int]) -> Float64[Tensor, "b row d"]:
         """This module's output at `rows` by its own kernel and stored weights in float64, the gate as cached; `writes` is not used."""
         x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
-        weights = {name: None if weight is None else _double(weight) for name, weight in self._parameters.items()}
-        value = F.linear(x, weights["W_in"].T, weights["b_in"]) if self.by_vector else x
+        value = F.linear(x, _double(self.W_in).T, _double_or_none(self.b_in)) if self.by_vector else x
         value = value if mask is None else value.masked_fill(mask[..., None] == 0, 0)
         extraction = self.row_factor(x, mask) * causal_sum(value, _double(self.lag_weight))
         if self.by_vector:
-            return F.linear(extraction * gate, weights["W_out"].T, weights["b_out"])[:, list(rows)]
-        return ((extraction if self.b_ext is None else extraction + weights["b_ext"]) * gate)[:, list(rows)]
+            return F.linear(extraction * gate, _double(self.W_out).T, _double_or_none(self.b_out))[:, list(rows)]
+        return ((extraction if self.b_ext is None else extraction + _double(self.b_ext)) * gate)[:, list(rows)]
 
     def _terms(self, x: Float64[Tensor, "b t d"], mask: Int[Tensor, "b t"] | None) -> list[Float64[Tensor, "b t d"]]:
         """The rows that the lags weigh, the sums of |terms| and of terms^2 they are made of; zero at padded rows."""
@@ -175,6 +175,10 @@ class Extractor(nn.Module):
 
 def _double(tensor: Tensor) -> Float64[Tensor, "..."]:
     return tensor.detach().double()
+
+
+def _double_or_none(tensor: Tensor | None) -> Float64[Tensor, "..."] | None:
+    return None if tensor is None else _double(tensor)
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Sublayer 2, the feed-forward network: maps each row alone."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -8,6 +10,8 @@ from transformer_lens.hook_points import HookPoint
 from .attention import uniform
 from .config import DecoderConfig
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
 
 class FeedForward(nn.Module):
     """``out_i = act(x_i W_in + b_in) W_out + b_out``; neuron n writes ``post_n W_out[n]``.
@@ -15,20 +19,15 @@ class FeedForward(nn.Module):
     Initialised as torch's linear layers are: U(-1/sqrt(fan_in), 1/sqrt(fan_in)), biases too.
     """
 
-    W_in: nn.Parameter  # (d, m)
-    W_out: nn.Parameter  # (m, d)
-    b_in: nn.Parameter | None
-    b_out: nn.Parameter | None
-
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         d, m = config.d_model, config.d_mlp
         assert m is not None  # resolved by the config
-        self.act_fn = {"gelu": F.gelu, "relu": F.relu}[config.act_fn]
+        self.act_fn = ACTIVATIONS[config.act_fn]
         self.W_in = uniform(d, m, fan_in=d)
         self.W_out = uniform(m, d, fan_in=m)
-        self.register_parameter("b_in", uniform(m, fan_in=d) if config.mlp_bias else None)
-        self.register_parameter("b_out", uniform(d, fan_in=m) if config.mlp_bias else None)
+        self.b_in = uniform(m, fan_in=d) if config.mlp_bias else None
+        self.b_out = uniform(d, fan_in=m) if config.mlp_bias else None
         self.hook_pre = HookPoint()  # (b,t,m)
         self.hook_post = HookPoint()  # (b,t,m)
 

@@ -23,15 +23,12 @@ class Norm(nn.Module):
     and |x| the largest entry of the row; not bitwise.
     """
 
-    w: nn.Parameter
-    b: nn.Parameter | None
-
     def __init__(self, kind: str, d_model: int, eps: float) -> None:
         super().__init__()
         self.kind, self.eps = kind, eps
         self.force_explicit = False
         self.w = nn.Parameter(torch.ones(d_model))
-        self.register_parameter("b", nn.Parameter(torch.zeros(d_model)) if kind == "ln" else None)
+        self.b = nn.Parameter(torch.zeros(d_model)) if kind == "ln" else None
         self.hook_scale = HookPoint()  # (b,t,1)
         self.hook_normalized = HookPoint()  # (b,t,d)
 
