@@ -174,6 +174,7 @@ def build(
         IncompleteLedger: the certificate does not hold and `on_gap="raise"`.
     """
     _refuse_unsplit(view, by)
+    _refuse_limits(view, by, logit=reading.probe is None)
     final = view.blocks[-1].post
     stop = final if at is None else at
     blocks, sublayers = _until(view, stop)
@@ -211,7 +212,7 @@ def build(
         printed = (stream * u).sum(-1)
         replay_linear = (work.replayed * u).sum(-1)
 
-    values = torch.stack(work.values)
+    values = torch.cat(work.values)
     explained = values.sum(0)
     device_matmul_tf32 = stream.is_cuda and torch.backends.cuda.matmul.allow_tf32
     native = Precision.of(view.dtype, view.norm_dtype, device_matmul_tf32)
@@ -266,7 +267,7 @@ class _Work:
     budget: Budget = field(default_factory=Budget)
     replayed: Tensor = field(default_factory=lambda: torch.zeros(()))
     row_checks: list[tuple[str, Tensor, str]] = field(default_factory=list)
-    by_source: dict[int, Tensor] = field(default_factory=dict)
+    by_source: Tensor | None = None
 
     def at(self, name: str) -> Float[Tensor, "r *rest"]:
         """The cached tensor at the ledger's rows, in float64."""
@@ -279,8 +280,11 @@ class _Work:
             raise ValueError(f"cache: the ledger needs {name!r}, which was not cached; run with names_filter=None") from None
 
     def write(self, entry: Entry, value: Float[Tensor, " r"]) -> None:
-        self.entries.append(entry)
-        self.values.append(value)
+        self.write_many([entry], value[None])
+
+    def write_many(self, entries: Sequence[Entry], values: Float[Tensor, "n r"]) -> None:
+        self.entries.extend(entries)
+        self.values.append(values)
 
     def embed(self, u: Tensor, stream: Tensor, blocks: Sequence[Block]) -> None:
         self.replayed = torch.zeros_like(stream)
@@ -313,7 +317,7 @@ class _Work:
             if bias is not None:
                 self.write(Entry(label=f"{s.label} post-norm bias", kind="bias", layer=s.layer), bias.sum(-1))
             v = s.post_norm.fold(v, scale)
-        before = dict(self.by_source)
+        before = self.by_source
         match s.parts:
             case Attention():
                 own = self._attention(s, s.parts, v, raw)
@@ -324,9 +328,9 @@ class _Work:
         if s.post_norm is not None:
             own = s.post_norm.replay(own, scale)
         self.replayed = self.replayed + own * s.multiplier
-        written = sum(self.values[start:], torch.zeros_like(u[:, 0]))
-        for j, w in self.by_source.items():
-            written = written + w - before.get(j, torch.zeros_like(w))
+        written = sum((block.sum(0) for block in self.values[start:]), torch.zeros_like(u[:, 0]))
+        if self.by_source is not None and self.by_source is not before:
+            written = written + (self.by_source if before is None else self.by_source - before).sum(0)
         self.row_checks.append((s.label, written - (native * u).sum(-1), s.label))
 
     def _attention(self, s: Sublayer, a: Attention, u: Tensor, raw: Tensor) -> Tensor:
@@ -358,8 +362,7 @@ class _Work:
             own_z = z
             heads = (z * folded).sum(-1)  # (r, h)
             if self.by == "head":
-                for h in range(heads.shape[1]):
-                    self.write(Entry(label=f"L{s.layer}H{h}", kind="head", layer=s.layer, head=h), heads[:, h])
+                self.write_many([Entry(label=f"L{s.layer}H{h}", kind="head", layer=s.layer, head=h) for h in range(heads.shape[1])], heads.T)
             else:
                 self.write(Entry(label=s.label, kind="attn", layer=s.layer), heads.sum(-1))
         self._bias(s, "b_O", a.b_O, u)
@@ -370,8 +373,8 @@ class _Work:
         post, W = self.at(n.post), n.W_out.detach().double()
         neurons = post * (u @ W.T)
         if self.by == "neuron":
-            for k in range(neurons.shape[1]):
-                self.write(Entry(label=f"L{s.layer}N{k}", kind="neuron", layer=s.layer, neuron=k), neurons[:, k])
+            names = [Entry(label=f"L{s.layer}N{k}", kind="neuron", layer=s.layer, neuron=k) for k in range(neurons.shape[1])]
+            self.write_many(names, neurons.T)
         else:
             self.write(Entry(label=s.label, kind="mlp", layer=s.layer), neurons.sum(-1))
         self._bias(s, "b_out", n.b_out, u)
@@ -400,28 +403,25 @@ class _Work:
 
     def _write_sources(self, s: Sublayer, writes: Float[Tensor, "r h t"], kind: str) -> None:
         """Writes along `u` from each source of each channel, gathered as the split asks."""
-        one = writes.shape[1] == 1 and kind != "head"
-        rows = torch.tensor(self.rows)
+        named = [f"L{s.layer}H{h}" for h in range(writes.shape[1])] if kind == "head" or writes.shape[1] > 1 else [f"L{s.layer}"]
+        head = [h if kind == "head" or writes.shape[1] > 1 else None for h in range(writes.shape[1])]
+        sources = range(max(self.rows) + 1)
         if self.by == "source":
-            summed = writes.sum(1)
-            for j in range(max(self.rows) + 1):
-                self.by_source[j] = self.by_source.get(j, torch.zeros_like(summed[:, 0])) + summed[:, j]
+            self.by_source = self.by_source + writes.sum(1).T if self.by_source is not None else writes.sum(1).T
         elif self.by == "lag":
-            summed = writes.sum(1)
-            for k in range(max(self.rows) + 1):
-                source = rows - k
-                value = torch.where(source.to(summed.device) >= 0, summed[torch.arange(len(rows)), source.clamp(min=0)], 0.0)
-                self.write(Entry(label=f"L{s.layer} lag {k}", kind="lag", layer=s.layer, lag=k), value)
+            source = torch.tensor(self.rows, device=writes.device)[:, None] - torch.tensor(sources, device=writes.device)  # (r, lag)
+            lags = torch.where(source >= 0, writes.sum(1).gather(1, source.clamp(min=0)), 0.0)
+            self.write_many([Entry(label=f"L{s.layer} lag {k}", kind="lag", layer=s.layer, lag=k) for k in sources], lags.T)
         elif self.by == "head+source":
-            for h in range(writes.shape[1]):
-                name = f"L{s.layer}" if one else f"L{s.layer}H{h}"
-                for j in range(max(self.rows) + 1):
-                    entry = Entry(label=f"{name} <- {self._source(j)}", kind=kind, layer=s.layer, head=None if one else h, source=j)
-                    self.write(entry, writes[:, h, j])
+            entries = [
+                Entry(label=f"{name} <- {self._source(j)}", kind=kind, layer=s.layer, head=h, source=j)
+                for name, h in zip(named, head, strict=True)
+                for j in sources
+            ]
+            self.write_many(entries, writes[:, :, : len(sources)].flatten(1).T)
         elif self.by == "head":
-            for h in range(writes.shape[1]):
-                label = f"L{s.layer}" if one else f"L{s.layer}H{h}"
-                self.write(Entry(label=label, kind=kind, layer=s.layer, head=None if one else h), writes[:, h].sum(-1))
+            entries = [Entry(label=name, kind=kind, layer=s.layer, head=h) for name, h in zip(named, head, strict=True)]
+            self.write_many(entries, writes.sum(-1).T)
         else:
             self.write(Entry(label=f"L{s.layer} {kind}", kind=kind, layer=s.layer), writes.sum((1, 2)))
 
@@ -434,8 +434,11 @@ class _Work:
 
     def additions(self, blocks: Sequence[Block], u: Tensor) -> None:
         """Rounding of every addition to the stream; the sums by source, gathered over all layers, become entries."""
-        for j, value in sorted(self.by_source.items()):
-            self.write(Entry(label=f"from {self._source(j)}", kind="source", source=j), value)
+        if self.by_source is not None:
+            sources = range(max(self.rows) + 1)
+            self.write_many(
+                [Entry(label=f"from {self._source(j)}", kind="source", source=j) for j in sources], self.by_source[: len(sources)]
+            )
         for block in blocks:
             if block.mid is not None:
                 self.budget.add("stream", _rounding(self.at(block.mid), u))
@@ -447,7 +450,10 @@ class _Work:
 def mixer_acts(m: Mixer, cache: Cached) -> dict[str, Tensor]:
     """What a mixer reads: its input rows, through the gain and bias of its block's own norm, and the hooks it names."""
     x = cache[m.input_from]
-    acts = {"input": x if m.norm is None else m.norm.affine(x)}  # type: ignore[operator]
+    if m.norm is not None:
+        # The very function of the explicit forward, in its own precision: the same bits the mixer was given.
+        x = m.norm.affine(x).to(next(m.module.parameters()).dtype)  # type: ignore[operator]
+    acts = {"input": x}
     acts |= {r: cache[m.prefix + r] for r in m.module.reads}
     mask = getattr(cache, "attention_mask", None)
     return acts if mask is None else acts | {"attention_mask": mask}
@@ -506,6 +512,15 @@ def _refuse_unsplit(view: DecoderView, by: str) -> None:
     for s in concerned:
         if s.parts is None:
             raise ValueError(f"by: {by!r} is not possible for {s.label} of {view.name}: {s.why_whole}; use by='component'")
+
+
+def _refuse_limits(view: DecoderView, by: str, *, logit: bool) -> None:
+    concerned = ["stream", *(["readout"] if logit else [])]
+    if by in BY_SOURCE:
+        concerned += [f"{s.label} sources" for s in view.sublayers]
+    for label in concerned:
+        if label in view.limits:
+            raise ValueError(f"model: {view.name} has no such ledger, because at load {view.limits[label]}")
 
 
 def _refuse_bytes(view: DecoderView, by: str, length: int, rows: int, max_bytes: int) -> None:
@@ -680,9 +695,9 @@ def _checks(
     scale: list[Check] | None,
 ) -> list[list[Check]]:
     """The checks of every row. `linear` is the ledger's sum before the cap, `replay_linear` the replay's."""
-    values = torch.stack(work.values)
+    values = torch.cat(work.values)
     own_sum = Products(
-        n=len(work.values),
+        n=len(values),
         modulus=values.abs().sum(0),
         square=values.square().sum(0),
         out_square=linear.square(),

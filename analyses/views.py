@@ -7,14 +7,14 @@ through `own_projection` (side A), so that a fault in either shows as a gap betw
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .protocols import AdditiveMixer, is_additive_mixer
+from .protocols import is_additive_mixer
 
 Slot = Literal["attn", "mlp", "mixer"]
 
@@ -54,6 +54,7 @@ class NormView:
     def replay(self, r: Float[Tensor, "r d"], scale: Float[Tensor, "r 1"]) -> Float[Tensor, "r d"]:
         """The norm applied to float64 rows with its scale frozen, gain and bias read from the model's own module now."""
         own = _norm_view(self.name, self.module)
+        assert own is not None
         y = own.centre(r) / scale
         y = y if own.gain is None else y * own.gain.to(r)
         return y if own.bias is None else y + own.bias.to(r)
@@ -84,7 +85,7 @@ class Neurons:
 class Mixer:
     """A mixer that says itself what it writes. `input_from` is the hook its input rows are read from, `norm` what follows it."""
 
-    module: AdditiveMixer
+    module: Any
     input_from: str
     norm: nn.Module | None
     prefix: str
@@ -172,8 +173,16 @@ class DecoderView:
                 names += [n for n in (s.raw, s.out) if n not in names]
             names += [n for n in (block.mid, block.post) if n is not None]
         if self.readout.norm is not None:
-            names.append("ln_final.hook_scale")
+            names += [n for n in ("ln_final.hook_in", "ln_final.hook_scale") if n in self.model.hook_dict]
         return list(dict.fromkeys(names))
+
+    def limited(self, limits: Mapping[str, str]) -> "DecoderView":
+        """This view with what a proof at load found: a sublayer whose parts do not rebuild it stays whole."""
+        blocks = tuple(
+            replace(b, sublayers=tuple(replace(s, parts=None, why_whole=limits[s.label]) if s.label in limits else s for s in b.sublayers))
+            for b in self.blocks
+        )
+        return replace(self, blocks=blocks, limits={**self.limits, **limits})
 
     @staticmethod
     def of(model: Any, name: str = "") -> "DecoderView":
@@ -202,7 +211,7 @@ class DecoderView:
             embeds=tuple(n for n in ("hook_embed", "hook_pos_embed") if _fires(model, n)),
             blocks=blocks,
             readout=Readout(
-                norm=None if final is None else _norm_view("ln_final", final, model.cfg),
+                norm=None if final is None else _norm_view("ln_final", final),
                 unembed=model.unembed,
                 W_U=model.W_U,
                 b_U=getattr(model, "b_U", None),
@@ -282,7 +291,7 @@ def _block(model: Any, i: int, limits: dict[str, str]) -> Block:
                 raw=raw,
                 module=module,
                 parts=parts,
-                post_norm=None if post is None else _norm_view(f"{at}{'ln1' if slot == 'attn' else 'ln2'}_post", post, model.cfg),
+                post_norm=None if post is None else _norm_view(f"{at}{'ln1' if slot == 'attn' else 'ln2'}_post", post),
                 multiplier=multiplier,
                 why_whole=why,
             )
@@ -362,7 +371,7 @@ def _fires(model: Any, name: str) -> bool:
     return point is not None and "rotary" not in (point.name or "")
 
 
-def _norm_view(name: str, module: nn.Module, cfg: Any = None) -> NormView | None:  # type: ignore[return]
+def _norm_view(name: str, module: nn.Module) -> NormView | None:
     own = getattr(module, "original_component", None)
     if own is not None:
         centred = not module.uses_rms_norm
@@ -375,9 +384,10 @@ def _norm_view(name: str, module: nn.Module, cfg: Any = None) -> NormView | None
         if eps is None:
             raise TypeError(f"model: the norm {name} ({type(own).__name__}) does not tell its eps")
         return NormView(name=name, module=module, centred=centred, gain=gain, bias=bias, eps=float(eps))
-    return NormView(
-        name=name, module=module, centred=getattr(module, "b", None) is not None, gain=module.w, bias=getattr(module, "b", None), eps=module.eps
-    )
+    if getattr(module, "w", None) is None:
+        return None  # the absence of a norm
+    bias = module.b
+    return NormView(name=name, module=module, centred=bias is not None, gain=module.w, bias=bias, eps=module.eps)  # type: ignore[arg-type]
 
 
 def _positive(value: Any) -> float | None:

@@ -1,0 +1,217 @@
+"""The analyses of a loaded model: text in, a result with its certificate out.
+
+In here: binding a model, its tokens and one capture to `analyses`. Not in here: formulas (analyses/), tokenising (tokens.py).
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from analyses import equivalence as _equivalence
+from analyses import exact as _exact
+from analyses import ledger as _ledger
+from analyses.capture import explicit, model_name, refuse_training
+from analyses.capture import run_with_cache as _run
+from analyses.equivalence import Equivalence
+from analyses.ledger import MAX_BYTES, By, Ledger, Reading
+from analyses.proof import limits as _limits
+from analyses.protocols import Cached
+from analyses.views import DecoderView
+
+from .tokens import encode, resolve_answer, strings
+
+Answer = str | int | Sequence[str | int]
+
+
+def load_view(model: Any) -> DecoderView:
+    """The model read as a sum: names and weights, nothing run. `view.limits` says what cannot be split or trusted, and why."""
+    view = DecoderView.of(model, model_name(model))
+    proved = getattr(model, "limits", None)
+    return view if not proved else view.limited(proved)
+
+
+def prove(model: Any, tokens: Tensor | None = None) -> dict[str, str]:
+    """Run one short prompt and check every identity an analysis rests on (`analyses.proof`).
+
+    Args:
+        model: a loaded model.
+        tokens: ids (1, t); by default eight ids spread over the vocabulary.
+
+    Returns:
+        label -> reason for what fails; empty when everything holds.
+    """
+    refuse_training(model)
+    view = DecoderView.of(model, model_name(model))
+    if tokens is None:
+        length = min(8, int(model.cfg.n_ctx))
+        device = next(model.parameters()).device
+        tokens = (torch.arange(1, length + 1, device=device) * (int(model.cfg.d_vocab) // (length + 2)))[None]
+    logits, cache = _captured(view, tokens)
+    return dict(_limits(view, logits, cache))
+
+
+def equivalence(model: Any, text: Any, *, prepend_bos: bool | None = None) -> Equivalence:
+    """Check project-then-sum == concat-then-project in every layer of one prompt, over heads or over lags.
+
+    Args:
+        model: from `load_model`.
+        text: a text, ids (t,) or (1, t), or an existing capture (see `ledger`).
+        prepend_bos: see `interp.encode`.
+
+    Returns:
+        `.holds`, `.worst_ratio`, `.rows`, `.to_dataframe()`.
+
+    >>> import interp
+    >>> model = interp.load_model("ishe-austen")
+    >>> interp.equivalence(model, "It is a truth universally acknowledged").holds
+    True
+    """
+    view = load_view(model)
+    _, cache, ids, tokens = _prompt(view, text, prepend_bos)
+    return _equivalence.equivalence(view, cache, tokens=tokens, token_ids=ids)
+
+
+def ledger(
+    model: Any,
+    text: Any,
+    answer: Answer | None = None,
+    against: Answer | None = None,
+    position: int | Sequence[int] = -1,
+    by: By = "head",
+    *,
+    direction: Tensor | None = None,
+    at: str | None = None,
+    exact: bool = False,
+    on_gap: Literal["raise", "report"] = "raise",
+    max_bytes: int = MAX_BYTES,
+    prepend_bos: bool | None = None,
+) -> Ledger:
+    """The residual stream as a signed ledger that adds up to a number the model printed.
+
+    Args:
+        model: from `load_model`.
+        text: a text, ids (t,) or (1, t), or an existing capture: `(logits, cache)` as `TransformerBridge.run_with_cache` returns it.
+        answer: a text of exactly one token, an id, or a sequence (their mean); None means the model's top token at each position.
+        against: the same, subtracted: the ledger of a logit difference.
+        position: one position or several, counted over real tokens; negative from the end.
+        by: "component", "head", "source" (token), "head+source", "lag" or "neuron".
+        direction: a probe vector (d_model,) instead of an answer: the number explained is the stream's dot product with it.
+        at: stop at a residual stream inside the model ("blocks.2.hook_resid_pre"). An answer is then read along the final norm with
+            its *final* scale frozen (attribution); for each stream's own statistics see `interp.lens`.
+        exact: explain a true float64 run instead of the printed number (2 to 3 times the time, 2 times the memory).
+        on_gap: "raise" `IncompleteLedger` when a check fails, or "report" it in the result, its figures and tables.
+        max_bytes: refuse, before computing, entries that would take more.
+        prepend_bos: see `interp.encode`.
+
+    Returns:
+        `.values` (entry, position) float64 with `.labels`, `.total`, `.certificate`, `.tokens`, `.top(k)`, `.to_dataframe()`.
+
+    Raises:
+        ValueError: an answer of several tokens, a position outside the prompt, a split that this model does not have.
+        IncompleteLedger: a check fails and `on_gap="raise"`.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-austen")
+    >>> heads = interp.ledger(model, "It is a truth universally acknowledged", by="head")
+    >>> heads.certificate.holds, len(heads.labels) == len(heads.values)
+    (True, True)
+    """
+    if on_gap not in ("raise", "report"):
+        raise ValueError(f"on_gap: 'raise' or 'report' is needed, got {on_gap!r}")
+    if direction is not None and (answer is not None or against is not None):
+        raise ValueError("direction: a probe vector replaces answer and against; give one or the other")
+    refuse_training(model)
+    if exact and isinstance(text, tuple):
+        raise ValueError("exact: a float64 run needs the text or ids, not an existing capture")
+    with _exact.float64_run(model) if exact else nullcontext():
+        view = load_view(model)
+        logits, cache, ids, tokens = _prompt(view, text, prepend_bos)
+        rows = positions(position, len(ids) or cache[view.embeds[0]].shape[1])
+        if direction is not None:
+            reading = Reading(probe=_probe(direction, view.d_model), answer_text="probe")
+        else:
+            reading = _reading(model, logits, rows, answer, against)
+        result = _ledger.build(
+            view, cache, logits, reading, rows, by=by, at=at, tokens=tokens, token_ids=ids, on_gap=on_gap, max_bytes=max_bytes
+        )
+    return replace(result, notes=("explains a float64 run", *result.notes)) if exact else result
+
+
+def positions(position: int | Sequence[int], length: int) -> list[int]:
+    """Absolute positions in a prompt of `length` tokens; negative ones count from the end."""
+    many = [position] if isinstance(position, int) else list(position)
+    if not many or any(isinstance(p, bool) or not isinstance(p, int) for p in many):
+        raise TypeError(f"position: a whole number or a sequence of them is needed, got {position!r}")
+    for p in many:
+        if not -length <= p < length:
+            raise ValueError(f"position: {p} is outside the prompt of {length} tokens; use {-length}..{length - 1}")
+    return [p % length for p in many]
+
+
+def _prompt(view: DecoderView, text: Any, prepend_bos: bool | None) -> tuple[Any, Cached, list[int], list[str]]:
+    """Logits, activations, ids and strings of one prompt, run now or captured before."""
+    if isinstance(text, tuple) and len(text) == 2 and isinstance(text[0], Tensor) and hasattr(text[1], "keys"):
+        return _captured_before(view, *text)
+    fed = encode(view.model, text, prepend_bos)
+    if fed.ids.shape[0] != 1:
+        raise ValueError(f"text: one prompt is needed, got {fed.ids.shape[0]}; for many prompts use interp.ledger_over")
+    logits, cache = _captured(view, fed.ids)
+    return logits, cache, fed.ids[0].tolist(), list(fed.str_tokens[0])
+
+
+def _captured(view: DecoderView, ids: Tensor) -> tuple[Tensor, Cached]:
+    with explicit(view.model):
+        return _run(view.model, ids, names_filter=view.hooks)
+
+
+def _captured_before(view: DecoderView, logits: Tensor, cache: Any) -> tuple[Tensor, Cached, list[int], list[str]]:
+    if logits.ndim != 3 or logits.shape[0] != 1:
+        raise ValueError(f"text: a capture of one prompt is needed, logits (1, t, v); got {tuple(logits.shape)}; cut it with cache.prompt(i)")
+    if not getattr(cache, "has_batch_dim", True):
+        raise ValueError("text: this cache has no batch axis; capture with remove_batch_dim=False")
+    fed = getattr(cache, "tokens", None)
+    if fed is None and "embed.hook_in" in cache:
+        fed = cache["embed.hook_in"]
+    ids = [] if fed is None else fed[0].tolist()
+    return logits, cache, ids, list(strings(view.model, ids))
+
+
+def _probe(direction: Any, d: int) -> Tensor:
+    if not isinstance(direction, Tensor) or direction.shape != (d,) or not direction.is_floating_point():
+        got = f"{tuple(direction.shape)} {direction.dtype}" if isinstance(direction, Tensor) else type(direction).__name__
+        raise ValueError(f"direction: a floating tensor of shape ({d},) is needed, got {got}")
+    if not bool(direction.isfinite().all()):
+        raise ValueError("direction: it holds NaN or infinity")
+    return direction.double()
+
+
+def _reading(model: Any, logits: Tensor, rows: list[int], answer: Answer | None, against: Answer | None) -> Reading:
+    top = [(int(logits[0, r].argmax()),) for r in rows]
+    answers = top if answer is None else [_ids(model, answer, "answer")] * len(rows)
+    minus = [] if against is None else [_ids(model, against, "against")] * len(rows)
+    for plus, other in zip(answers, minus, strict=False):
+        if set(plus) == set(other):
+            raise ValueError(f"against: {_text(model, other)} is the answer itself; their difference is zero by definition")
+    return Reading(
+        answers=tuple(answers),
+        against=tuple(minus),
+        answer_text=_text(model, answers[0]) if len(set(answers)) == 1 else "the top token of each position",
+        against_text=None if against is None else _text(model, minus[0]),
+    )
+
+
+def _ids(model: Any, answer: Answer, name: str) -> tuple[int, ...]:
+    if isinstance(answer, str | int):
+        return (resolve_answer(model, answer),)
+    many = tuple(resolve_answer(model, a) for a in answer)
+    if not many:
+        raise ValueError(f"{name}: an empty sequence; name at least one token")
+    return many
+
+
+def _text(model: Any, ids: Sequence[int]) -> str:
+    return ", ".join(strings(model, ids))
