@@ -263,7 +263,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
 
         def save(tensor: Tensor, hook: HookPoint, suffix: str) -> None:
             value = tensor.detach()
-            if not (positions.mode == "slice" and positions.slice == slice(None)) and positions.mode != "identity":
+            if positions.mode != "identity":
                 value = positions.apply(value, dim=1 if hook.pos_dim is None else hook.pos_dim)
             value = value.to(device, copy=True)
             kept[f"{hook.name}{suffix}"] = value[0] if remove_batch_dim and len(value) == 1 else value

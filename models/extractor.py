@@ -9,7 +9,7 @@ Lag 0 is the present row ([C23b] writes k+1). The lag carries the position: no p
 where the layer of [C23] differs in detail we do not claim to match it. Biases, off by default, are ours.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,6 +21,9 @@ from transformer_lens.hook_points import HookPoint
 from .attention import uniform
 from .causal_sum import causal_sum
 from .config import EXTRACTORS, DecoderConfig
+
+# A product of factors, its modulus, its square: the same fold of the factors themselves, of their moduli, of their squares.
+_POWERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.positive, torch.abs, torch.square)
 
 
 class Writes(NamedTuple):
@@ -125,18 +128,17 @@ class Extractor(nn.Module):
         """
         x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
         weight, u = _double(self.lag_weight), _double(u)
-        value, size, square = self._terms(x, mask)
+        terms = self._terms(x, mask)
         factor = self.row_factor(x, mask).expand(len(x), -1, -1)  # (b,t,1)
         out = x.new_zeros(3, len(x), 1, len(rows), x.shape[1])
         for n, i in enumerate(rows):
-            direction = u[:, n], u[:, n].abs(), u[:, n].square()  # (b,d) each: of the value, of |terms|, of terms^2
+            direction = [power(u[:, n]) for power in _POWERS]  # (b,d) each
             if self.by_vector:
-                W_out = _double(self.W_out)
-                direction = direction[0] @ W_out.T, direction[1] @ W_out.abs().T, direction[2] @ W_out.square().T
+                direction = [along @ power(_double(self.W_out)).T for along, power in zip(direction, _POWERS, strict=True)]
             s, adj, lags = factor[:, i], gate[:, i], weight[: i + 1]
-            for k, (terms, power) in enumerate(((value, _same), (size, torch.abs), (square, torch.square))):
+            for k, power in enumerate(_POWERS):
                 folded = _fold(power(lags), power(s * adj) * direction[k])  # (b,i+1,d), by source
-                out[k, :, 0, n, : i + 1] = (terms[:, : i + 1] * folded).sum(-1)
+                out[k, :, 0, n, : i + 1] = (terms[k][:, : i + 1] * folded).sum(-1)
         d = x.shape[-1]
         return Writes(out[0], out[1], out[2], 2 * d + 2 if self.by_vector else d + 2)
 
@@ -167,9 +169,9 @@ class Extractor(nn.Module):
         """The rows that the lags weigh, the sums of |terms| and of terms^2 they are made of; zero at padded rows."""
         if self.by_vector:
             W, b = _double(self.W_in), x.new_zeros(x.shape[-1]) if self.b_in is None else _double(self.b_in)
-            parts = [x @ W + b, x.abs() @ W.abs() + b.abs(), x.square() @ W.square() + b.square()]
+            parts = [power(x) @ power(W) + power(b) for power in _POWERS]
         else:
-            parts = [x, x.abs(), x.square()]
+            parts = [power(x) for power in _POWERS]
         return parts if mask is None else [part.masked_fill(mask[..., None] == 0, 0) for part in parts]
 
 
@@ -179,10 +181,6 @@ def _double(tensor: Tensor) -> Float64[Tensor, "..."]:
 
 def _double_or_none(tensor: Tensor | None) -> Float64[Tensor, "..."] | None:
     return None if tensor is None else _double(tensor)
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _fold(lags: Float[Tensor, "n d d"] | Float[Tensor, "n d"], direction: Float[Tensor, "b d"]) -> Float[Tensor, "b n d"]:
