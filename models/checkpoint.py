@@ -56,7 +56,10 @@ def write(folder: Path, checkpoint: Checkpoint, dtype: torch.dtype | None = None
     computes = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
     if len(computes) != 1:
         raise ValueError(f"a decoder is saved in one compute type, its weights have {sorted(map(str, computes))}: model.to(dtype) first")
-    stored = {name: tensor.detach().to("cpu", dtype or tensor.dtype).contiguous() for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.detach().to("cpu", dtype if dtype and tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in tensors.items()
+    }
     for name, tensor in stored.items():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"weight {name!r} is not finite as {tensor.dtype}: a decoder with NaN or inf is not saved")
@@ -114,7 +117,8 @@ def read(folder: Path) -> Checkpoint:
     if not isinstance(compute, torch.dtype):
         raise ValueError(f"{str(folder / WEIGHTS)!r} does not say which type it computes in; save it again with save_pretrained")
     tokenizer = _read_tokenizer(folder / TOKENIZER, metadata.get("tokenizer"))
-    return Checkpoint(config, {name: tensor.to(compute) for name, tensor in tensors.items()}, tokenizer)
+    widened = {name: tensor.to(compute) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    return Checkpoint(config, widened, tokenizer)
 
 
 def _read_tensors(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

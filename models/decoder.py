@@ -517,6 +517,8 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         Raises:
             ValueError: The folder cannot be written, or a weight is not finite in `dtype`.
         """
+        if not push_to_hub and (unknown := hub.keys() - {"config", "model_card_kwargs"}):  # these two are what `push_to_hub` hands back
+            raise TypeError(f"save_pretrained got {', '.join(map(repr, sorted(unknown)))}, which only push_to_hub=True takes")
         checkpoint.write(Path(save_directory), checkpoint.Checkpoint(self.config, self.state_dict(), self.tokenizer), dtype)
         return self.push_to_hub(**{"repo_id": Path(save_directory).name, **hub}) if push_to_hub else None
 
@@ -536,8 +538,14 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
                 weight missing, too many, of another shape, NaN.
         """
         path = Path(folder)
-        if not path.exists() and isinstance(folder, str) and re.fullmatch(r"[\w.-]+/[\w.-]+", folder):
-            path = Path(snapshot_download(folder, allow_patterns=list(checkpoint.FILES), **hub))
+        if not path.exists() and isinstance(folder, str) and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", folder):
+            try:
+                path = Path(snapshot_download(folder, allow_patterns=list(checkpoint.FILES), **hub))
+            except OSError as error:
+                reason = str(error).strip().splitlines()[0]
+                raise ValueError(f"no folder {folder!r} here, and the hub does not give it: {reason}") from error
+        elif hub:
+            raise TypeError(f"from_pretrained got {', '.join(map(repr, sorted(hub)))}, which only a name on the hub takes")
         config, tensors, tokenizer = checkpoint.read(path)
         with torch.random.fork_rng(devices=[]):  # loading draws nothing from the caller's generator
             model = cls(config, mixers, tokenizer)
