@@ -52,13 +52,13 @@ _PER_BLOCK = (
 
 
 def model_name(model: Any) -> str:
-    """The name a result carries: what the loader recorded in `cfg.model_name`, else the class name.
+    """The name that results carry: what the model was loaded as (`model.loaded_as`), else `cfg.model_name`, else the class name.
 
     >>> from types import SimpleNamespace
-    >>> model_name(SimpleNamespace(cfg=SimpleNamespace(model_name="ishe-austen")))
-    'ishe-austen'
+    >>> model_name(SimpleNamespace(loaded_as="ishe-austen")), model_name(SimpleNamespace(cfg=SimpleNamespace(model_name="gpt2")))
+    ('ishe-austen', 'gpt2')
     """
-    name = getattr(getattr(model, "cfg", None), "model_name", None)
+    name = getattr(model, "loaded_as", None) or getattr(getattr(model, "cfg", None), "model_name", None)
     return str(name) if name and name != "custom" else type(model).__name__
 
 

@@ -267,7 +267,7 @@ def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
     except (ValueError, RuntimeError, AttributeError, KeyError, NotImplementedError) as error:
         kind = type(model).__name__
         raise ValueError(f"TransformerLens cannot read {name!r} ({kind}: {_line(error)}): use a decoder it supports") from error
-    bridge.cfg.model_name = name
+    bridge.loaded_as = name
     return bridge.eval()
 
 

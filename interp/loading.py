@@ -104,5 +104,5 @@ def _ours(folder: Path, name: str, device: torch.device, dtype: torch.dtype) -> 
     model = wing().HookedDecoder.from_pretrained(folder).to(device=device, dtype=dtype)
     if model.tokenizer is None:
         raise ValueError(f"{str(folder)!r} has no tokenizer (tokenizer.json): save the decoder again together with its tokenizer")
-    model.cfg.model_name = name
+    model.loaded_as = name
     return model

@@ -82,7 +82,7 @@ def resolve_answer(model: Any, answer: str | int) -> int:
         if not 0 <= answer < size:
             raise ValueError(f"answer: id {answer} is not in the vocabulary of {model_name(model)}, which has ids 0..{size - 1}")
         return answer
-    ids = _ids_of_text(model, answer)
+    ids = text_ids(model, answer)
     if len(ids) != 1:
         parts = list(strings(model, ids))
         raise ValueError(f"answer {answer!r} is {len(ids)} tokens {parts}, not one: {_answer_fix(parts)}")
@@ -118,7 +118,7 @@ def _prompts(text: Any) -> list[Any]:
 def _row(model: Any, prompt: Any, prepend_bos: bool | None) -> list[int]:
     limit = int(getattr(model.cfg, "n_ctx", 0)) or None
     if isinstance(prompt, str):
-        own = _ids_of_text(model, prompt)
+        own = text_ids(model, prompt)
         if not own:
             raise ValueError(f"text {prompt!r} is empty: {model_name(model)} needs at least one token")
         bos = _bos(model, prepend_bos)
@@ -155,7 +155,12 @@ def _vocabulary(model: Any) -> int:
     return int(model.cfg.d_vocab)
 
 
-def _ids_of_text(model: Any, text: str) -> list[int]:
+def text_ids(model: Any, text: str) -> list[int]:
+    """The ids of a text of any length, no BOS, nothing cut.
+
+    Raises:
+        ValueError: the model has no tokenizer.
+    """
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise ValueError(f"{model_name(model)} has no tokenizer, so it cannot read the text {text!r:.60}: pass token ids")
@@ -177,7 +182,7 @@ def _bos(model: Any, prepend_bos: bool | None) -> int | None:
         return None
     text, bos = getattr(tokenizer, "bos_token", None), getattr(tokenizer, "bos_token_id", None)
     # TransformerLens gives a tokenizer without BOS a made-up one; where that is no token of the vocabulary it is left out.
-    if bos is None or text is None or bos >= _vocabulary(model) or _ids_of_text(model, text) != [bos]:
+    if bos is None or text is None or bos >= _vocabulary(model) or text_ids(model, text) != [bos]:
         if prepend_bos:
             raise ValueError(f"prepend_bos: {model_name(model)} has no BOS token; leave prepend_bos out")
         return None
@@ -191,11 +196,11 @@ def _with_bos(ids: list[int], bos: int | None) -> list[int]:
 def _too_long(model: Any, text: str, count: int, limit: int, bos: int | None) -> str:
     """The message for a text that does not fit, with the longest beginning (in characters) that does."""
     fits, breaks = 0, min(len(text), limit)
-    while breaks < len(text) and len(_with_bos(_ids_of_text(model, text[:breaks]), bos)) <= limit:
+    while breaks < len(text) and len(_with_bos(text_ids(model, text[:breaks]), bos)) <= limit:
         fits, breaks = breaks, min(2 * breaks, len(text))
     while breaks - fits > 1:
         middle = (fits + breaks) // 2
-        if len(_with_bos(_ids_of_text(model, text[:middle]), bos)) <= limit:
+        if len(_with_bos(text_ids(model, text[:middle]), bos)) <= limit:
             fits = middle
         else:
             breaks = middle
