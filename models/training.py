@@ -5,6 +5,7 @@ batches is in ``corpus.py``. The loop is made of parts that know nothing of each
 functions of the step's number), so a run that was saved with its optimizer's state can go on anywhere.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -35,21 +36,50 @@ MAX_VALIDATION_WINDOWS = 2048  # a longer held-out part is sampled evenly, so th
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig:
-    """One training run, complete: with the same text and one number of threads it gives the same model, bit for bit.
+class Optimisation:
+    """How weights are changed; nothing about what they are trained on.
+
+    Attributes:
+        steps: Optimisation steps.
+        lr: The highest learning rate, reached after `warmup` steps; from there half a cosine falls to a tenth of it.
+        weight_decay: On everything with two or more axes (embeddings, unembedding and lag weights included) that is no bias.
+        warmup: Steps of the straight line up to `lr`.
+        clip: The gradient's norm is cut to this.
+        validate_every: Steps between two validation losses in the log; the last step always has one.
+        batch: Windows per step.
+        seed: Of the initial weights and of the data order.
+    """
+
+    steps: int = 1500
+    lr: float = 6e-3
+    weight_decay: float = 0.1
+    warmup: int = 100
+    clip: float = 1.0
+    validate_every: int = 250
+    batch: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("warmup", 0), ("validate_every", 1), ("batch", 1), ("seed", 0)):
+            check_int(name, getattr(self, name), least)
+        for name in ("lr", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name}: expected a number, got {value!r}")
+            may_be_zero = name == "weight_decay"
+            if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+                raise ValueError(f"{name}: must be finite and {'at least' if may_be_zero else 'above'} 0, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(Optimisation):
+    """One training run on a text: with the same text and number of threads it gives the same model, bit for bit, on the CPU.
 
     Attributes:
         mixer: "mha", "she", "ishe", "he" or "ihe", in every layer.
-        n_layers, d_model, n_heads, n_ctx: the decoder's shape; `n_heads` matters to attention only. Layout serial, LayerNorm before each
+        n_layers, d_model, n_heads, n_ctx: The decoder's shape; `n_heads` matters to attention only. Layout serial, LayerNorm before each
             sublayer, FFN of width 4 d_model with GELU and biases, mixer without biases, unembedding not tied to the embedding.
-        d_vocab: the tokenizer's size (byte-level BPE); a short text may give fewer tokens.
-        batch: windows of `n_ctx` tokens per step.
-        steps: optimisation steps.
-        lr: the highest learning rate, reached after `warmup` steps; from there a cosine falls to a tenth of it.
-        weight_decay: on every matrix, embeddings, unembedding and lag weights included; never on biases and gains.
-        clip: the gradient's norm is cut to this.
-        validate_every: steps between two validation losses in the log; the last step always has one.
-        seed: of the initial weights and of the data order.
+        d_vocab: The tokenizer's size (byte-level BPE); a short text may give fewer tokens.
     """
 
     mixer: str
@@ -58,58 +88,28 @@ class TrainingConfig:
     n_heads: int = 4
     n_ctx: int = 128
     d_vocab: int = 2000
-    batch: int = 16
-    steps: int = 1500
-    lr: float = 6e-3
-    weight_decay: float = 0.1
-    warmup: int = 100
-    clip: float = 1.0
-    validate_every: int = 250
-    seed: int = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.mixer not in MIXERS:
             raise ValueError(f"mixer: unknown {self.mixer!r}: {near_misses(str(self.mixer), MIXERS)}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}: expected an int, got {value!r}")
-            if value < least:
-                raise ValueError(f"{name}: must be at least {least}, got {value}")
-        for name in ("lr", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name}: expected a number, got {value!r}")
-            if not math.isfinite(value) or value < 0 or (value == 0 and name != "weight_decay"):
-                raise ValueError(f"{name}: must be a finite number above 0, got {value}" + (" (0 turns it off)" * (name == "weight_decay")))
-        if self.mixer == "mha" and self.d_model % self.n_heads:
-            raise ValueError(f"n_heads: {self.n_heads} heads do not divide d_model={self.d_model}; choose a divisor")
+        for name, least in (("n_layers", 1), ("d_model", 1), ("n_heads", 1), ("n_ctx", 2), ("d_vocab", 256)):
+            check_int(name, getattr(self, name), least)
+        self.decoder_config(self.d_vocab)  # heads that do not divide the width are refused here, before any work
 
     def decoder_config(self, d_vocab: int) -> DecoderConfig:
         """The decoder this run trains, with the vocabulary the tokenizer came out with."""
         return DecoderConfig(
-            n_layers=self.n_layers,
-            d_model=self.d_model,
-            n_ctx=self.n_ctx,
-            d_vocab=d_vocab,
-            mixer=self.mixer,
-            layout="serial",
-            n_heads=self.n_heads,
+            n_layers=self.n_layers, d_model=self.d_model, n_ctx=self.n_ctx, d_vocab=d_vocab, mixer=self.mixer, n_heads=self.n_heads
         )
 
 
-_LEAST = {
-    "n_layers": 1,
-    "d_model": 1,
-    "n_heads": 1,
-    "n_ctx": 2,
-    "d_vocab": 256,
-    "batch": 1,
-    "steps": 1,
-    "warmup": 0,
-    "validate_every": 1,
-    "seed": 0,
-}
+def check_int(name: str, value: Any, least: int) -> None:
+    """Refuse what is no int of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name}: must be at least {least}, got {value}")
 
 
 @dataclass(frozen=True)
@@ -143,23 +143,18 @@ class TrainingResult:
     """A finished run.
 
     Attributes:
-        folder: what was written: config, weights (float16), tokenizer, recipe.json, log.jsonl.
-        steps: optimisation steps done.
-        loss: validation loss (nats per token) of the model as it stands in the folder, its weights rounded to float16.
-        loss_in_training: the same before that rounding.
-        n_parameters: of the decoder.
-        training_tokens, heldout_tokens: the sizes of the two parts of the text.
-        seconds: the time the optimisation took.
-        fingerprint: of config and weights in the folder.
+        folder: What was written: config, weights (float16), tokenizer, recipe.json, log.jsonl.
+        steps: Optimisation steps done.
+        loss: Validation loss (nats per token) of the model as it stands in the folder, its weights rounded to float16.
+        n_parameters: Of the decoder.
+        seconds: The time the optimisation took, validations included.
+        fingerprint: Of config and weights in the folder.
     """
 
     folder: Path
     steps: int
     loss: float
-    loss_in_training: float
     n_parameters: int
-    training_tokens: int
-    heldout_tokens: int
     seconds: float
     fingerprint: str
 
@@ -213,42 +208,44 @@ def train(
     def batch(step: int) -> Batch:
         return next_tokens(batch_of_step(tokens, n_ctx=config.n_ctx, batch=config.batch, seed=config.seed, step=step))
 
-    log: list[Step] = []
-    loss_in_training = math.nan
-    for step in optimise(model, config, batch, validate=lambda: mean_loss(model, next_tokens(windows))):
-        if step.validation_loss is not None:
-            log.append(step)
-            loss_in_training = step.validation_loss
-        if on_step is not None:
-            on_step(step)
-    with new_folder(folder) as partial:
-        stored = store(model, partial)
-        loss = mean_loss(stored, next_tokens(windows))
-        validation = {
-            "loss": loss,
-            "loss_before_rounding_to_storage": loss_in_training,
+    def validation(stored: HookedDecoder) -> dict[str, Any]:
+        return {
+            "loss": mean_loss(stored, next_tokens(windows)),
             "loss_every_tenth_window": mean_loss(stored, next_tokens(windows[::10])),
             "windows": len(windows),
             "tokens_predicted": windows[:, 1:].size,
         }
-        sizes = {"characters": len(text), "heldout_share": HELDOUT_SHARE, "training_tokens": len(tokens), "heldout_tokens": len(heldout)}
-        write_records(partial, recipe=recipe(config) | {"text": sizes, "validation": validation}, log=log)
-    return TrainingResult(
-        folder=folder,
-        steps=config.steps,
-        loss=loss,
-        loss_in_training=loss_in_training,
-        n_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        training_tokens=len(tokens),
-        heldout_tokens=len(heldout),
-        seconds=log[-1].seconds,
-        fingerprint=stored.fingerprint(),
-    )
+
+    log = run(model, config, batch, validate=lambda: mean_loss(model, next_tokens(windows)), on_step=on_step)
+    sizes = {
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "characters": len(text),
+        "heldout_share": HELDOUT_SHARE,
+        "training_tokens": len(tokens),
+        "heldout_tokens": len(heldout),
+    }
+    return write_run(model, folder, config=config, log=log, validation=validation, text=sizes)
 
 
-def optimise(
-    model: HookedDecoder, config: TrainingConfig, batch_of: Callable[[int], Batch], validate: Callable[[], float]
-) -> Iterator[Step]:
+def run(
+    model: HookedDecoder,
+    config: Optimisation,
+    batch_of: Callable[[int], Batch],
+    *,
+    validate: Callable[[], float],
+    on_step: Callable[[Step], None] | None,
+) -> list[Step]:
+    """All the steps, each reported to `on_step`; those with a validation loss come back, the last step among them."""
+    log = []
+    for step in optimise(model, config, batch_of, validate):
+        if step.validation_loss is not None:
+            log.append(step)
+        if on_step is not None:
+            on_step(step)
+    return log
+
+
+def optimise(model: HookedDecoder, config: Optimisation, batch_of: Callable[[int], Batch], validate: Callable[[], float]) -> Iterator[Step]:
     """Train `model` in place, one step an iteration, on ``batch_of(0), batch_of(1), ..``.
 
     Raises:
@@ -278,7 +275,7 @@ def optimisation_step(model: HookedDecoder, optimizer: torch.optim.Optimizer, ba
     return loss.item()
 
 
-def make_optimizer(model: HookedDecoder, config: TrainingConfig) -> torch.optim.AdamW:
+def make_optimizer(model: HookedDecoder, config: Optimisation) -> torch.optim.AdamW:
     """AdamW (0.9, 0.95). Decayed is what has two or more axes and is no bias: matrices, embeddings, lag weights."""
     decayed: list[Tensor] = []
     kept: list[Tensor] = []
@@ -289,10 +286,10 @@ def make_optimizer(model: HookedDecoder, config: TrainingConfig) -> torch.optim.
     return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
-def learning_rate(config: TrainingConfig, step: int) -> float:
+def learning_rate(config: Optimisation, step: int) -> float:
     """The rate of step `step` (from 0): a straight line up over `warmup` steps, then half a cosine down to a tenth at the end.
 
-    >>> config = TrainingConfig(mixer="ishe", steps=301, warmup=100, lr=1.0)
+    >>> config = Optimisation(steps=301, warmup=100, lr=1.0)
     >>> [round(learning_rate(config, step), 3) for step in (0, 99, 100, 200, 300)]
     [0.01, 1.0, 1.0, 0.55, 0.1]
     """
@@ -366,26 +363,48 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise ValueError(f"folder: cannot write {str(folder)!r}: {error.strerror or error}; choose a folder you may write to") from error
 
 
-def store(model: HookedDecoder, folder: Path) -> HookedDecoder:
-    """Save `model` with float16 weights and return what a reader of the folder gets."""
-    model.save_pretrained(folder, dtype=STORAGE)
-    return HookedDecoder.from_pretrained(folder)
+def write_run(
+    model: HookedDecoder,
+    folder: Path,
+    *,
+    config: Optimisation,
+    log: list[Step],
+    validation: Callable[[HookedDecoder], dict[str, Any]],
+    **facts: Any,
+) -> TrainingResult:
+    """Save a trained `model` with float16 weights, its recipe (which is enough to repeat the run, given the text) and its log.
+
+    `validation` is asked about the model as a reader of the folder gets it; its "loss" becomes the result's.
+    """
+    with new_folder(folder) as partial:
+        model.save_pretrained(partial, dtype=STORAGE)
+        stored = HookedDecoder.from_pretrained(partial)
+        measured = validation(stored)
+        recipe = {
+            "training": asdict(config),
+            "optimizer": "AdamW, betas (0.9, 0.95); weight decay on everything with two or more axes but biases",
+            "schedule": "linear warm-up, then half a cosine to a tenth",
+            "storage": str(STORAGE).removeprefix("torch."),
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            **facts,
+            "validation": measured | {"loss_before_rounding_to_storage": log[-1].validation_loss},
+        }
+        write_text(partial / RECIPE_FILE, json.dumps(recipe, indent=2) + "\n")
+        lines = (json.dumps({key: value for key, value in asdict(step).items() if key != "steps"}) for step in log)
+        write_text(partial / LOG_FILE, "".join(line + "\n" for line in lines))
+    return TrainingResult(
+        folder=folder,
+        steps=config.steps,
+        loss=measured["loss"],
+        n_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        seconds=log[-1].seconds,
+        fingerprint=stored.fingerprint(),
+    )
 
 
-def recipe(config: TrainingConfig) -> dict[str, Any]:
-    """What a run was, for recipe.json; enough to repeat it, given the text."""
-    return {
-        "training": asdict(config),
-        "optimizer": "AdamW, betas (0.9, 0.95); weight decay on everything with two or more axes but biases",
-        "schedule": "linear warm-up, then cosine to a tenth",
-        "storage": str(STORAGE).removeprefix("torch."),
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-    }
-
-
-def write_records(folder: Path, *, recipe: dict[str, Any], log: list[Step]) -> None:
-    """recipe.json, and log.jsonl with a line for each validation."""
-    (folder / RECIPE_FILE).write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
-    lines = (json.dumps({key: value for key, value in asdict(step).items() if key != "steps"}) for step in log)
-    (folder / LOG_FILE).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+def write_text(path: Path, text: str) -> None:
+    """Write a file under a temporary name, then rename it; newlines as they are, on every system."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8", newline="\n")
+    os.replace(partial, path)
