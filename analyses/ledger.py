@@ -140,6 +140,50 @@ class Ledger:
         return self.certificate.summary()[0]
 
 
+def head_values(a: Attention, z: Float[Tensor, "r h e"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r h"]:
+    """`z_i^h . (W_O^h u_i)`: what each head writes along `u`."""
+    return (z * _folded_heads(a, u)).sum(-1)
+
+
+def head_source_values(
+    a: Attention, pattern: Float[Tensor, "r h t"], v: Float[Tensor, "t kv e"], u: Float[Tensor, "r d"]
+) -> Float[Tensor, "r h t"]:
+    """`A_ij^h v_j . (W_O^h u_i)`: what each head writes along `u` from each source; `v` holds `b_V` already."""
+    return torch.einsum("rhe,the->rht", _folded_heads(a, u), v[:, list(a.kv_head)]) * pattern
+
+
+def neuron_values(n: Neurons, post: Float[Tensor, "r n"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r n"]:
+    """`post_n (W_out[n] . u)`: what each neuron writes along `u`."""
+    return post * (u @ n.W_out.detach().to(u).T)
+
+
+def fold_sublayer(s: Sublayer, raw: Float[Tensor, "r d"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
+    """`u` carried back through the multiplier and the post-norm, its scale frozen, to the output of the sublayer's own projection."""
+    v = u * s.multiplier
+    return v if s.post_norm is None else s.post_norm.fold(v, s.post_norm.scale(raw))
+
+
+def _folded_heads(a: Attention, u: Float[Tensor, "r d"]) -> Float[Tensor, "r h e"]:
+    return torch.einsum("hed,rd->rhe", a.W_O.detach().to(u), u)
+
+
+def output_direction(view: DecoderView, reading: Reading, last: Float[Tensor, "r d"]) -> tuple[Tensor, Tensor, Tensor]:
+    """What a reading means at each row: `g` in the normalised space, the final scale (frozen, float64), and `u` in the stream."""
+    if reading.probe is not None:
+        g = reading.probe.to(last).expand_as(last)
+        return g, torch.ones_like(last[:, :1]), g
+    W, norm = view.readout.W_U.detach(), view.readout.norm
+    columns = []
+    for r in range(len(last)):
+        tokens, weights = zip(*reading.signed(r), strict=True)
+        columns.append(W[:, list(tokens)].to(last) @ torch.tensor(weights, dtype=last.dtype, device=last.device))
+    g = torch.stack(columns) * view.readout.multiplier
+    if norm is None:
+        return g, torch.ones_like(last[:, :1]), g
+    scale = norm.scale(last)
+    return g, scale, norm.fold(g, scale)
+
+
 def build(
     view: DecoderView,
     cache: Cached,
@@ -188,10 +232,7 @@ def build(
     # What is read: g in the normalised space, u in the stream.
     stream = work.at(stop)
     last = work.at(final) if reading.probe is None else stream
-    norm = view.readout.norm if reading.probe is None else None
-    g = _output_direction(view, reading, len(rows)).to(stream) if reading.probe is None else reading.probe.to(stream).expand_as(stream)
-    scale = norm.scale(last) if norm is not None else torch.ones_like(stream[:, :1])
-    u = norm.fold(g, scale) if norm is not None else g
+    g, scale, u = output_direction(view, reading, last)
     printed_logit = reading.probe is None and stop == final
 
     work.embed(u, stream, blocks)
@@ -306,17 +347,16 @@ class _Work:
             self.replayed = self.replayed + native
             self.budget.add(s.label)
             return
-        v = u * s.multiplier
         raw = self.at(s.raw)
+        v = fold_sublayer(s, raw, u)
         if s.multiplier != 1.0:
             self.budget.add(s.label, _rounding(native, u))
         if s.post_norm is not None:
-            scale = s.post_norm.scale(raw)
-            bias = s.post_norm.bias_along(v)
-            self.budget.add(s.label, norm_terms(raw, s.post_norm.weighted(v) / scale, bias, s.post_norm.centred))
+            scale, outer = s.post_norm.scale(raw), u * s.multiplier
+            bias = s.post_norm.bias_along(outer)
+            self.budget.add(s.label, norm_terms(raw, s.post_norm.weighted(outer) / scale, bias, s.post_norm.centred))
             if bias is not None:
                 self.write(Entry(label=f"{s.label} post-norm bias", kind="bias", layer=s.layer), bias.sum(-1))
-            v = s.post_norm.fold(v, scale)
         before = self.by_source
         match s.parts:
             case Attention():
@@ -334,9 +374,7 @@ class _Work:
         self.row_checks.append((s.label, written - (native * u).sum(-1), s.label))
 
     def _attention(self, s: Sublayer, a: Attention, u: Tensor, raw: Tensor) -> Tensor:
-        W = a.W_O.detach().double()
-        folded = torch.einsum("hed,rd->rhe", W, u)
-        kv = torch.tensor(a.kv_head, device=u.device)
+        folded, kv = _folded_heads(a, u), list(a.kv_head)
         z = self.at(a.z)
         if self.by in BY_SOURCE:
             pattern = self.whole(a.pattern)[:, self.rows].double().transpose(0, 1)  # (r, h, t)
@@ -344,8 +382,7 @@ class _Work:
             # The replay repeats the values as the model does; the view's map from query to KV head is what is being checked.
             group = len(a.kv_head) // v.shape[1]
             own_z = torch.einsum("rht,the->rhe", pattern, v.repeat_interleave(group, dim=1))
-            writes = torch.einsum("rhe,the->rht", folded, v[:, kv]) * pattern
-            self._write_sources(s, writes, "head")
+            self._write_sources(s, head_source_values(a, pattern, v, u), "head")
             modulus = torch.einsum("rht,the,rhe->r", pattern.abs(), v[:, kv].abs(), folded.abs())
             square = torch.einsum("rht,the,rhe->r", pattern.square(), v[:, kv].square(), folded.square())
             self.budget.add(
@@ -360,25 +397,25 @@ class _Work:
             )
         else:
             own_z = z
-            heads = (z * folded).sum(-1)  # (r, h)
+            heads = head_values(a, z, u)
             if self.by == "head":
                 self.write_many([Entry(label=f"L{s.layer}H{h}", kind="head", layer=s.layer, head=h) for h in range(heads.shape[1])], heads.T)
             else:
                 self.write(Entry(label=s.label, kind="attn", layer=s.layer), heads.sum(-1))
         self._bias(s, "b_O", a.b_O, u)
-        self.budget.add(s.label, _matmul(z.flatten(1), W.flatten(0, 1), u, raw, a.b_O))
+        self.budget.add(s.label, _matmul(z.flatten(1), a.W_O.detach().to(u).flatten(0, 1), u, raw, a.b_O))
         return own_projection(s, own_z)
 
     def _neurons(self, s: Sublayer, n: Neurons, u: Tensor, raw: Tensor) -> Tensor:
-        post, W = self.at(n.post), n.W_out.detach().double()
-        neurons = post * (u @ W.T)
+        post = self.at(n.post)
+        neurons = neuron_values(n, post, u)
         if self.by == "neuron":
             names = [Entry(label=f"L{s.layer}N{k}", kind="neuron", layer=s.layer, neuron=k) for k in range(neurons.shape[1])]
             self.write_many(names, neurons.T)
         else:
             self.write(Entry(label=s.label, kind="mlp", layer=s.layer), neurons.sum(-1))
         self._bias(s, "b_out", n.b_out, u)
-        self.budget.add(s.label, _matmul(post, W, u, raw, n.b_out))
+        self.budget.add(s.label, _matmul(post, n.W_out.detach().to(u), u, raw, n.b_out))
         return own_projection(s, post)
 
     def _mixer(self, s: Sublayer, m: Mixer, u: Tensor, raw: Tensor) -> Tensor:
@@ -541,12 +578,6 @@ def _refuse_bytes(view: DecoderView, by: str, length: int, rows: int, max_bytes:
             f"by={by!r} at {rows} positions takes {needed / 2**30:.1f} GiB ({entries} entries), over max_bytes={max_bytes / 2**30:.1f} GiB; "
             f"ask for at most {max(1, max_bytes // (entries * 8))} positions at a time, or raise max_bytes"
         )
-
-
-def _output_direction(view: DecoderView, reading: Reading, rows: int) -> Float[Tensor, "r d"]:
-    W = view.readout.W_U.detach()
-    columns = [sum(w * W[:, k].double() for k, w in reading.signed(r)) for r in range(rows)]
-    return torch.stack(columns) * view.readout.multiplier  # type: ignore[arg-type]
 
 
 def _replay_logits(view: DecoderView, stream: Tensor, scale: Tensor, reading: Reading) -> list[dict[int, Tensor]]:

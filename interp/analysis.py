@@ -3,7 +3,7 @@
 In here: binding a model, its tokens and one capture to `analyses`. Not in here: formulas (analyses/), tokenising (tokens.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,17 +11,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from analyses import ablation as _ablation
 from analyses import equivalence as _equivalence
 from analyses import exact as _exact
 from analyses import ledger as _ledger
+from analyses import lens as _lens
+from analyses.ablation import Ablation
+from analyses.averaging import LedgerAverage, LedgerMean
 from analyses.capture import explicit, model_name, refuse_training
 from analyses.capture import run_with_cache as _run
 from analyses.equivalence import Equivalence
 from analyses.ledger import MAX_BYTES, By, Ledger, Reading
+from analyses.lens import Lens
 from analyses.proof import limits as _limits
 from analyses.protocols import Cached
 from analyses.views import DecoderView
 
+from .progress import track
 from .tokens import encode, resolve_answer, strings
 
 Answer = str | int | Sequence[str | int]
@@ -139,6 +145,141 @@ def ledger(
             view, cache, logits, reading, rows, by=by, at=at, tokens=tokens, token_ids=ids, on_gap=on_gap, max_bytes=max_bytes
         )
     return replace(result, notes=("explains a float64 run", *result.notes)) if exact else result
+
+
+def ledger_over(
+    model: Any,
+    prompts: Iterable[Any],
+    answers: Sequence[Answer] | Answer | None = None,
+    against: Sequence[Answer] | Answer | None = None,
+    position: int = -1,
+    by: By = "head",
+    *,
+    on_gap: Literal["raise", "report"] = "raise",
+    prepend_bos: bool | None = None,
+    seed: int = 0,
+    progress: bool = True,
+) -> LedgerMean:
+    """Ledgers of many prompts, averaged entry by entry: mean, standard error and bootstrap interval, in constant memory.
+
+    Args:
+        model: from `load_model`.
+        prompts: texts or id sequences; any iterable, read once.
+        answers: one answer a prompt (a list of the same length), or one for all; None is each prompt's own top token.
+        against: the same, subtracted.
+        position: one position, over real tokens.
+        by: as in `ledger`; entries are matched across prompts by what they are (layer, head, neuron, lag, absolute source position).
+        on_gap: as in `ledger`; the result says whether every certificate held, and the worst ratio.
+        prepend_bos: see `interp.encode`.
+        seed: of the bootstrap over prompts.
+        progress: show a progress bar on stderr.
+
+    Raises:
+        ValueError: no prompts, or not one answer a prompt.
+    """
+    if isinstance(prompts, str):
+        raise TypeError("prompts: a sequence of prompts is needed, got one text; use interp.ledger for one")
+    many = list(prompts)
+    plus, minus = _per_prompt(answers, len(many), "answers"), _per_prompt(against, len(many), "against")
+    average = LedgerAverage(seed=seed)
+    for text, a, b in track(list(zip(many, plus, minus, strict=True)), "ledgers", show=progress):
+        average.add(ledger(model, text, a, b, position, by, on_gap=on_gap, prepend_bos=prepend_bos))
+    return average.result()
+
+
+def ablate(
+    model: Any,
+    text: Any,
+    answer: Answer | None = None,
+    against: Answer | None = None,
+    position: int = -1,
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    lags: Sequence[int | tuple[int, int]] | None = None,
+    sources: Sequence[int | tuple[int, int]] | None = None,
+    neurons: Sequence[tuple[int, int]] | None = None,
+    how: Literal["zero", "mean"] = "zero",
+    prepend_bos: bool | None = None,
+) -> Ablation:
+    """Remove heads, lags, sources or neurons, and see the number move: by the ledger's entry, and in total.
+
+    Args:
+        model, text, answer, against, position, prepend_bos: as in `ledger`, for one position.
+        heads, neurons: (layer, index) pairs.
+        lags, sources: indices, in every layer that mixes positions, or (layer, index) pairs; a source is a position, negative from the
+            end. Removed from every head of the layer.
+        how: "zero", or "mean" over the prompt's positions.
+
+    Returns:
+        `.predicted` (the ledger's entries), `.direct` (the model's own number with those writes taken out of the last residual, scale
+        frozen), `.check` (one against the other), `.total` (ablated for real).
+
+    Raises:
+        ValueError: not exactly one of heads, lags, sources, neurons; a target that does not exist.
+    """
+    given = {k: v for k, v in {"heads": heads, "lags": lags, "sources": sources, "neurons": neurons}.items() if v is not None}
+    if len(given) != 1:
+        raise ValueError(f"exactly one of heads, lags, sources, neurons is needed, got {', '.join(given) or 'none'}")
+    if how not in ("zero", "mean"):
+        raise ValueError(f"how: 'zero' or 'mean' is needed, got {how!r}")
+    ((kind, wanted),) = given.items()
+    refuse_training(model)
+    view = load_view(model)
+    fed = encode(model, text, prepend_bos)
+    before = ledger(model, fed.ids, answer, against, position, by="component")
+    row = before.positions[0]
+    targets = _targets(view, kind, wanted, fed.ids.shape[1])
+    logits, _ = _run(model, fed.ids, names_filter=view.embeds[0])
+    reading = _reading(model, logits, [row], answer, against)
+    bound = before.certificate["native"].bound
+    return _ablation.ablate(view, fed.ids, reading, row, kind, targets, how, bound, tokens=fed.str_tokens[0])  # type: ignore[arg-type]
+
+
+def lens(
+    model: Any,
+    text: Any,
+    answer: Answer | None = None,
+    against: Answer | None = None,
+    position: int | Sequence[int] = -1,
+    *,
+    top_k: int = 5,
+    prepend_bos: bool | None = None,
+) -> Lens:
+    """The logit lens: each residual stream read with its own statistics. It does not add up, and its result says so.
+
+    Args:
+        model, text, answer, against, position, prepend_bos: as in `ledger`.
+        top_k: how many of the likeliest tokens to keep a stream.
+    """
+    view = load_view(model)
+    logits, cache, ids, tokens = _prompt(view, text, prepend_bos)
+    rows = positions(position, len(ids) or cache[view.embeds[0]].shape[1])
+    return _lens.lens(view, cache, _reading(model, logits, rows, answer, against), rows, tokens=tokens, top_k=top_k)
+
+
+def _per_prompt(answers: Any, count: int, name: str) -> list[Any]:
+    if answers is None or isinstance(answers, str | int):
+        return [answers] * count
+    many = list(answers)
+    if len(many) != count:
+        raise ValueError(f"{name}: one a prompt is needed, got {len(many)} for {count} prompts")
+    return many
+
+
+def _targets(view: DecoderView, kind: str, wanted: Any, length: int) -> list[tuple[int, int]]:
+    layers = [s.layer for s in view.sublayers if s.slot != "mlp"]
+    out = []
+    for t in wanted:
+        pair = t if isinstance(t, tuple) else None
+        if pair is None and (kind in ("heads", "neurons") or isinstance(t, bool) or not isinstance(t, int)):
+            raise TypeError(f"{kind}: (layer, index) pairs are needed, got {t!r}")
+        if pair is not None and (len(pair) != 2 or not all(isinstance(i, int) for i in pair)):
+            raise TypeError(f"{kind}: (layer, index) pairs are needed, got {t!r}")
+        for layer, index in [pair] if pair is not None else [(layer, t) for layer in layers]:
+            if kind == "sources" and not -length <= index < length:
+                raise ValueError(f"sources: position {index} is outside the prompt of {length} tokens")
+            out.append((layer, index % length if kind == "sources" else index))
+    return out
 
 
 def positions(position: int | Sequence[int], length: int) -> list[int]:

@@ -1,0 +1,44 @@
+"""Progress on stderr: a bar on a terminal, plain lines where stderr goes into a file."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from . import console
+
+
+@contextmanager
+def training_bar(steps: int) -> Iterator[Callable[[Any], None]]:
+    """Yields what `models.training.train` wants as `on_step`: shows the loss and the time left."""
+    if not sys.stderr.isatty():
+        yield _line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    validation = ""
+    with Progress(*columns, console=console.err(), transient=False) as bar:
+        task = bar.add_task("", total=steps)
+
+        def on_step(step: Any) -> None:
+            nonlocal validation
+            if step.validation_loss is not None:
+                validation = f", validation {step.validation_loss:.3f}"
+            bar.update(task, completed=step.step, description=f"loss {step.loss:.3f}{validation}")
+
+        yield on_step
+
+
+def _line(step: Any) -> None:
+    if step.validation_loss is not None:
+        done = f"step {step.step}/{step.steps}: loss {step.loss:.4f}, validation {step.validation_loss:.4f}"
+        sys.stderr.write(f"{done}, {step.seconds:.0f} s, ETA {step.eta:.0f} s\n")
