@@ -1,0 +1,102 @@
+"""What an Extractor has instead of attention patterns: its weight per lag and the spectrum of its gate, both read off the weights."""
+
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from interp.figures._door import require
+from interp.figures._style import depth_colours, finish
+from interp.figures._text import count
+
+_LEGEND_ROOM = 12
+
+
+def _numpy(tensor: Any) -> np.ndarray:
+    return np.asarray(tensor.detach().float().cpu().numpy() if hasattr(tensor, "detach") else tensor, dtype=np.float64)
+
+
+def lag_gain(mixer: Any) -> np.ndarray:
+    """Root-mean-square gain of the extraction per lag, (lag,): `||M_k||_F / sqrt(d)` for the matrix `M_k` that lag `k` applies.
+
+    For SHE and iSHE `M_k = W_ext[k]`; for HE and iHE `M_k = W_in diag(w_lag[k])`. Independent inputs of variance 1 leave with this
+    standard deviation (before the gate, and before iSHE's and iHE's scale).
+    """
+    if hasattr(mixer, "W_ext"):
+        kernel = _numpy(mixer.W_ext)
+        return np.sqrt((kernel**2).sum(axis=(1, 2)) / kernel.shape[2])
+    weights, inward = _numpy(mixer.w_lag), _numpy(mixer.W_in)
+    return np.sqrt(((weights**2) * (inward**2).sum(axis=0)).sum(axis=1) / weights.shape[1])
+
+
+def kernels(model: Any) -> go.Figure:
+    """Gain per lag (left) and singular values of the gate `W_adj` (right), one line a layer, darker lines earlier layers.
+
+    `model`: a decoder with Extractors. Lag 0 is the present row. Layers without an Extractor are left out.
+
+    Raises TypeError for what is no model, ValueError for a model without Extractors.
+    """
+    require(model, ("blocks",), figure="kernels", wants="a decoder with Extractors")
+    mixers = {}
+    for layer, block in enumerate(model.blocks):
+        mixer = getattr(block, "attn", None)
+        if mixer is not None and (hasattr(mixer, "W_ext") or hasattr(mixer, "w_lag")) and hasattr(mixer, "W_adj"):
+            mixers[layer] = mixer
+    if not mixers:
+        raise ValueError("figures.kernels: this model has no Extractor; for attention use figures.attention")
+    colours = dict(zip(mixers, depth_colours(len(mixers)), strict=True))
+    named = set(mixers) if len(mixers) <= _LEGEND_ROOM else {min(mixers), max(mixers)}
+    fig = go.Figure()
+    gains, lost = {}, 0
+    for layer, mixer in mixers.items():
+        gain = lag_gain(mixer)
+        spectrum = np.linalg.svd(np.nan_to_num(_numpy(mixer.W_adj)), compute_uv=False)
+        gains[layer] = gain
+        for values, what, axes in (
+            (gain, "lag", {"xaxis": "x", "yaxis": "y"}),
+            (spectrum, "singular value", {"xaxis": "x2", "yaxis": "y2"}),
+        ):
+            good = np.isfinite(values) & (values > 0)
+            lost += int((~good).sum())
+            fig.add_scatter(
+                x=np.arange(len(values)),
+                y=np.where(good, values, np.nan),
+                mode="lines+markers" if len(values) <= 16 else "lines",
+                line={"color": colours[layer], "width": 1.8},
+                name=f"L{layer}",
+                legendgroup=str(layer),
+                showlegend=what == "lag" and layer in named,
+                hovertemplate=f"L{layer}, {what} %{{x}}: %{{y:.4g}}<extra></extra>",
+                **axes,
+            )
+    fig.update_layout(
+        xaxis={"title": "lag (rows back; 0 = present row)", "domain": [0, 0.56], "anchor": "y", "zeroline": False},
+        yaxis={"title": "gain (rms out / rms in)", "type": "log", "anchor": "x", "exponentformat": "power"},
+        xaxis2={"title": "singular value of W_adj (rank)", "domain": [0.68, 1], "anchor": "y2", "zeroline": False},
+        yaxis2={"title": "size (rms out / rms in)", "type": "log", "anchor": "x2", "exponentformat": "power"},
+    )
+    for text, x in (("extraction: gain per lag", 0.28), ("gate: spectrum", 0.84)):
+        fig.add_annotation(
+            text=f"<b>{text}</b>", xref="paper", yref="paper", x=x, y=1, yanchor="bottom", yshift=3, showarrow=False, font={"size": 13}
+        )
+    shares = {layer: float(g[0] ** 2 / (g**2).sum()) for layer, g in gains.items() if np.isfinite(g).all() and (g**2).sum() > 0}
+    if shares:
+        strongest = max(shares, key=lambda layer: shares[layer])
+        span = f"{min(shares.values()):.0%} to {shares[strongest]:.0%}"
+        title = f"The present row (lag 0) holds {span} of the squared kernel weight, most in L{strongest}"
+        if len(shares) == 1:
+            title = f"The present row (lag 0) holds {shares[strongest]:.0%} of L{strongest}'s squared kernel weight"
+    else:
+        title = "No layer has finite kernel weights"
+    config = getattr(model, "config", None)
+    name = str(getattr(getattr(model, "cfg", None), "model_name", None) or getattr(config, "mixer", "Extractor"))
+    notes = [
+        "Read off the weights, before the gate and before iSHE's and iHE's division by the square root of the position: no prompt enters."
+    ]
+    if lost:
+        notes.append(f"{count(lost, 'value')} zero or not finite: left out (no logarithm).")
+    if len(mixers) > _LEGEND_ROOM:
+        notes.append("Legend: first and last layer.")
+    return finish(
+        fig, title=title, subtitle=[f"{name}, {count(len(mixers), 'layer')} with an Extractor"], notes=notes, height=300, legend_rows=1
+    )
