@@ -1,0 +1,68 @@
+"""Continuing a text with any loaded model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from analyses.capture import model_name, refuse_training
+
+from .tokens import encode, strings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation:
+    """A prompt and what the model added.
+
+    Attributes:
+        model: its name.
+        tokens: the prompt as fed.
+        new: the tokens added.
+        text: prompt and continuation, without the BOS that was put in front.
+    """
+
+    model: str
+    tokens: tuple[str, ...]
+    new: tuple[str, ...]
+    text: str
+
+
+@torch.no_grad()
+def generate(model: Any, text: str, new: int, *, temperature: float = 0.8, top_k: int | None = None, seed: int = 0) -> Continuation:
+    """Continue a text, each step recomputed from the start: the same path for our decoders and pretrained ones.
+
+    Args:
+        model: from `load_model`.
+        text: the prompt.
+        new: how many tokens to add.
+        temperature: divides the logits; 0 takes the likeliest token.
+        top_k: sample among the k likeliest only.
+        seed: of the sampling, on the CPU, so that it does not depend on the device.
+
+    Raises:
+        ValueError: prompt and new tokens exceed the context, or what `encode` refuses.
+    """
+    if new < 1 or temperature < 0 or (top_k is not None and top_k < 1):
+        raise ValueError(f"new and top_k must be at least 1 and temperature not negative; got new={new}, {top_k=}, {temperature=}")
+    refuse_training(model)
+    fed = encode(model, text)
+    count, limit = fed.ids.shape[1], int(model.cfg.n_ctx)
+    if count + new > limit:
+        raise ValueError(
+            f"{count} prompt + {new} new tokens are more than the {limit} that {model_name(model)} can read (n_ctx): "
+            f"ask for at most {limit - count} new ones, or shorten the prompt"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    ids = fed.ids
+    for _ in range(new):
+        logits = model(ids)[0, -1].float().cpu()
+        if top_k is not None:
+            logits = logits.masked_fill(logits < logits.topk(min(top_k, len(logits))).values[-1], -torch.inf)
+        drawn = logits.argmax() if temperature == 0 else torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        ids = torch.cat([ids, drawn.reshape(1, 1).to(ids.device)], dim=1)
+    added = ids[0, count:].tolist()
+    return Continuation(model=model_name(model), tokens=fed.str_tokens[0], new=strings(model, added), text=text + _decoded(model, added))
+
+
+def _decoded(model: Any, ids: list[int]) -> str:
+    return str(model.tokenizer.decode(ids, skip_special_tokens=False))
