@@ -1,7 +1,7 @@
 """Progress on stderr: a bar on a terminal, plain lines where stderr goes into a file."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -15,17 +15,6 @@ def track(items: Sequence[T], what: str, *, show: bool = True) -> Iterator[T]:
     from rich.progress import track as rich_track
 
     yield from rich_track(items, what, console=console.err(), transient=True, disable=not (show and sys.stderr.isatty()))
-
-Item = TypeVar("Item")
-
-
-def track(items: Sequence[Item], label: str, *, show: bool = True) -> Iterable[Item]:
-    """The items one by one, with a bar while somebody watches: nothing is shown where stderr is no terminal, or for `show=False`."""
-    if not show or not sys.stderr.isatty():
-        return items
-    from rich.progress import track as bar
-
-    return bar(items, description=label, console=console.err(), transient=True)
 
 
 @contextmanager
