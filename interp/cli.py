@@ -105,7 +105,7 @@ def convert(
 
 
 @app.command(epilog='Example:  interp generate mha-austen --text "It is a truth" --new 40')
-def generate(  # noqa: PLR0917 (options of a command)
+def generate(
     model: Model,
     text: Text,
     new: Annotated[int, typer.Option("--new", help="How many tokens to add.", min=1, metavar="N")] = 40,
@@ -129,7 +129,7 @@ def generate(  # noqa: PLR0917 (options of a command)
 
 
 @app.command(epilog='Example:  interp equivalence mha-austen --text "It is a truth universally acknowledged"')
-def equivalence(  # noqa: PLR0917 (options of a command)
+def equivalence(
     text: Text,
     model: ModelOrDefault = DEFAULT_MODEL,
     bos: Bos = None,
@@ -155,7 +155,7 @@ def equivalence(  # noqa: PLR0917 (options of a command)
 
 
 @app.command(epilog='Example:  interp ledger mha-austen --text "It is a truth universally acknowledged" --by head')
-def ledger(  # noqa: PLR0917 (options of a command)
+def ledger(
     text: Text,
     model: ModelOrDefault = DEFAULT_MODEL,
     answer: Annotated[str | None, typer.Option(help="A text of one token; by default the model's top token.", metavar="TOK")] = None,
@@ -201,7 +201,7 @@ def ledger(  # noqa: PLR0917 (options of a command)
 
 
 @app.command(epilog="Example:  interp variance she-austen --init")
-def variance(  # noqa: PLR0917 (options of a command)
+def variance(
     model: ModelOrDefault = DEFAULT_MODEL,
     init: Annotated[bool, typer.Option("--init", help="Measure fresh weights of the same configuration, over several draws.")] = False,
     file: Annotated[Path | None, typer.Option(help="The text to measure on; by default one that ships.", metavar="FILE")] = None,
@@ -231,7 +231,7 @@ def variance(  # noqa: PLR0917 (options of a command)
 
 
 @app.command(epilog="Example:  interp train --mixer ishe --text corpus.txt -o my-ishe")
-def train(  # noqa: PLR0917 (options of a command)
+def train(
     mixer: Annotated[str, typer.Option(help="mha, she, ishe, he or ihe.", metavar="MIXER")],
     text: Annotated[Path, typer.Option("--text", help="A text file: works in paragraphs.", metavar="FILE")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.", metavar="FOLDER")],

@@ -44,14 +44,14 @@ def load_folder(folder: Path, *, name: str, device: torch.device, dtype: torch.d
     with quiet():
         model, tokenizer = _read_model(folder, config, dtype)
         _check_finite(model, weights[0].parent)
-        return _bridge(model.to(device), tokenizer, name)
+        return as_bridge(model.to(device), tokenizer, name)
 
 
 def load_gguf(file: Path, *, name: str, device: torch.device, dtype: torch.dtype) -> Any:
     """A GGUF file as a `TransformerBridge`. Takes half a minute for 135M parameters; `convert_gguf` does that once for all."""
     with quiet():
         model, tokenizer = _read_gguf(file)
-        return _bridge(model.to(device=device, dtype=dtype), tokenizer, name)
+        return as_bridge(model.to(device=device, dtype=dtype), tokenizer, name)
 
 
 def convert_gguf(file: str | Path, folder: str | Path) -> Path:
@@ -129,8 +129,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def refuse_pickle(path: Path) -> None:
     """Raise ValueError if `path` is a pickle by its name or by its first bytes."""
     with path.open("rb") as file:
-        head = file.read(4)
-    if path.suffix in PICKLES or head[:2] == b"PK" or head[:1] == b"\x80":
+        head = file.read(9)
+    # A safetensors file begins with eight bytes of length, which may look like anything, and then "{".
+    looks = head[8:] != b"{" and (head[:2] == b"PK" or head[:1] == b"\x80")
+    if path.suffix in PICKLES or looks:
         raise ValueError(f"{str(path)!r} is a pickle, which can run code and is never loaded: save the weights as safetensors")
 
 
@@ -259,7 +261,12 @@ def _check_finite(model: Any, source: Path) -> None:
             raise ValueError(f"{str(source)!r}: weight {name!r} holds NaN or inf: take an intact copy")
 
 
-def _bridge(model: Any, tokenizer: Any, name: str) -> Any:
+def as_bridge(model: Any, tokenizer: Any, name: str) -> Any:
+    """A Hugging Face decoder that is already in memory as a `TransformerBridge` in evaluation mode, silently.
+
+    Raises:
+        ValueError: TransformerLens does not support its architecture.
+    """
     from transformer_lens.model_bridge import TransformerBridge
 
     try:
