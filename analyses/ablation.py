@@ -64,6 +64,7 @@ class Ablation:
         )
 
 
+@torch.no_grad()
 def ablate(
     view: DecoderView,
     ids: Tensor,

@@ -73,6 +73,7 @@ class Equivalence:
         return f"project-then-sum == concat-then-project {verdict} in {len(self.rows)} layers; worst gap {self.worst_ratio:.2g} of its bound"
 
 
+@torch.no_grad()
 def equivalence(view: DecoderView, cache: Cached, *, tokens: Sequence[str] = (), token_ids: Sequence[int] = ()) -> Equivalence:
     """Check every layer of one prompt.
 

@@ -105,7 +105,7 @@ class Ledger:
     @property
     def certificate(self) -> Certificate:
         """The certificate of the position whose worst check is worst."""
-        return max(self.certificates, key=lambda c: math.inf if math.isnan(c.worst.ratio) else c.worst.ratio)
+        return max(self.certificates, key=lambda c: (not c.holds, math.inf if math.isnan(c.worst.ratio) else c.worst.ratio))
 
     @property
     def holds(self) -> bool:
@@ -184,6 +184,7 @@ def output_direction(view: DecoderView, reading: Reading, last: Float[Tensor, "r
     return g, scale, norm.fold(g, scale)
 
 
+@torch.no_grad()
 def build(
     view: DecoderView,
     cache: Cached,

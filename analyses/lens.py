@@ -47,6 +47,7 @@ class Lens:
         )
 
 
+@torch.no_grad()
 def lens(view: DecoderView, cache: Cached, reading: Reading, rows: Sequence[int], *, tokens: Sequence[str] = (), top_k: int = 5) -> Lens:
     """Read `reading` at every stream before a block and at the last one, at `rows`.
 

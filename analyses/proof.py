@@ -17,6 +17,7 @@ from .protocols import Cached
 from .views import Attention, Block, DecoderView, Mixer, Neurons, NormView, Sublayer
 
 
+@torch.no_grad()
 def limits(view: DecoderView, logits: Float[Tensor, "b t v"], cache: Cached) -> Mapping[str, str]:
     """What of this model cannot be trusted, label -> reason; empty when every identity holds on this prompt.
 

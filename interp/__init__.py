@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import figures, report
-    from .analysis import ablate, equivalence, ledger, ledger_over, load_view
+    from .analysis import ablate, equivalence, ledger, ledger_over, lens, load_view, prove
     from .claims import variance_profile, verify
     from .huggingface import convert_gguf
     from .loading import list_models, load_model
     from .running import run_with_cache
+    from .faults import selftest
     from .tokens import Tokens, encode, model_name, resolve_answer
 
 # Where each name lives; None is a module of that name.
@@ -34,6 +35,9 @@ _WHERE = {
     "ledger": "analysis",
     "ledger_over": "analysis",
     "ablate": "analysis",
+    "lens": "analysis",
+    "prove": "analysis",
+    "selftest": "faults",
     "load_view": "analysis",
     "variance_profile": "claims",
     "verify": "claims",
@@ -50,13 +54,16 @@ __all__ = [
     "figures",
     "ledger",
     "ledger_over",
+    "lens",
     "list_models",
     "load_model",
     "load_view",
     "model_name",
+    "prove",
     "report",
     "resolve_answer",
     "run_with_cache",
+    "selftest",
     "variance_profile",
     "verify",
 ]
