@@ -1,4 +1,4 @@
-"""The command line: `interp models | convert | generate | report | equivalence | ledger | variance | train`.
+"""The command line: `interp models | convert | generate | report | equivalence | ledger | variance | verify | selftest | train`.
 
 A thin layer over the front door: parse, call, print. Heavy imports happen inside the commands, so `interp --help` loads no torch.
 Exit codes: 0 fine, 1 a check whose conditions are met fails, 2 bad usage or input (one line on stderr), 130 interrupted.
@@ -160,7 +160,7 @@ def ledger(
     model: ModelOrDefault = DEFAULT_MODEL,
     answer: Annotated[str | None, typer.Option(help="A text of one token; by default the model's top token.", metavar="TOK")] = None,
     against: Annotated[str | None, typer.Option(help="Explain the difference to this token's logit.", metavar="TOK")] = None,
-    by: Annotated[str, typer.Option(help="component, head, source, head+source, lag or neuron.", metavar="BY")] = "component",
+    by: Annotated[str, typer.Option(help="component, head, source, head+source, lag or neuron.", metavar="BY")] = "head",
     position: Annotated[int, typer.Option(help="Which token's prediction, from 0; negative from the end.", metavar="N")] = -1,
     csv: Annotated[Path | None, typer.Option(help="Write the rows as CSV.", metavar="FILE")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the figure as one HTML file.", metavar="FILE")] = None,
@@ -230,6 +230,75 @@ def variance(
     return 0 if result.holds else 1
 
 
+@app.command(epilog="Example:  interp verify ishe-austen")
+def verify(
+    model: ModelOrDefault = DEFAULT_MODEL,
+    file: Annotated[Path | None, typer.Option(help="The text to measure on; by default one that ships.", metavar="FILE")] = None,
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Measure every claim of the sources and say which hold."""
+    text = None if file is None else _read_text(file, "--file")
+    from .claims import verify as measure
+
+    result = measure(_load(model, device, dtype), text)
+    names = ("id", "claim", "state", "verdict", "measured", "bound", "note")
+    rows = [{name: getattr(row, name) for name in names} for row in result.rows]
+    if json:
+        console.emit({"model": result.model, "holds": result.holds, "rows": rows})
+    else:
+        console.say(f"{result.model}: {sum(row['verdict'] == 'fails' for row in rows)} of {len(rows)} claims fail")
+        shown = [n for n in names if n != "claim"]
+        console.table(shown, [[row[n] for n in shown] for row in rows])
+    return 0 if result.holds else 1
+
+
+@app.command(epilog="Example:  interp selftest")
+def selftest(json: Json = False, device: Device = "cpu", dtype: Dtype = "float32") -> int:
+    """Plant faults in small models, one at a time, and show which check catches each."""
+    _only_defaults("selftest", device, dtype, "runs in float32 on the CPU")
+    from .faults import selftest as plant
+
+    result = plant()
+    names = ("model", "fault", "planted", "caught_by", "factor", "caught")
+    if json:
+        rows = {part: [{n: getattr(row, n) for n in names} for row in getattr(result, part)] for part in ("controls", "rows")}
+        console.emit({"holds": result.holds, **rows})
+    else:
+        console.table(names, [[getattr(row, n) for n in names] for row in (*result.controls, *result.rows)])
+        console.say(f"{len(result.rows) - len(result.missed)} of {len(result.rows)} faults caught; {len(result.controls)} controls")
+    return 0 if result.holds else 1
+
+
+@app.command(epilog='Example:  interp report ishe-austen --text "It is a truth universally acknowledged" -o report.html')
+def report(
+    model: ModelOrDefault = DEFAULT_MODEL,
+    text: Annotated[str | None, typer.Option("--text", help="The prompt; by default a sentence.", metavar="TEXT")] = None,
+    file: Annotated[Path | None, typer.Option(help="A file that holds the prompt.", metavar="FILE")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.", metavar="FILE")] = Path("report.html"),
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Put every analysis of one prompt into one HTML file that opens with what was checked."""
+    if text is not None and file is not None:
+        raise ValueError("--text and --file: give one of them")
+    prompt = text if file is None else _read_text(file, "--file")
+    _check_writable(output, "--output")
+    from .report import report as write
+
+    loaded = _load(model, device, dtype)
+    result = write(loaded, prompt, output=output, on_step=lambda step: console.err().print(f"{step} ..", markup=False))
+    if json:
+        console.emit({"model": _name(loaded), **result.to_dict()})
+    else:
+        rows = [[v.what, console.verdict(v.holds), v.gap, v.bound, v.ratio] for v in result.verdicts]
+        console.table(("checked", "verdict", "gap", "bound", "ratio"), rows)
+        console.say(str(result.path))
+    return 0 if result.holds else 1
+
+
 @app.command(epilog="Example:  interp train --mixer ishe --text corpus.txt -o my-ishe")
 def train(
     mixer: Annotated[str, typer.Option(help="mha, she, ishe, he or ihe.", metavar="MIXER")],
@@ -267,6 +336,12 @@ def _load(model: str, device: str, dtype: str) -> Any:
     from .loading import load_model
 
     return load_model(model, device=device, dtype=dtype)
+
+
+def _name(model: Any) -> str:
+    from .tokens import model_name
+
+    return model_name(model)
 
 
 def _only_defaults(command: str, device: str, dtype: str, does: str) -> None:

@@ -51,8 +51,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     out().print(drawn)
 
 
-def verdict(holds: bool) -> Text:
-    """`holds` in green or `FAILS` in red; the word alone where there are no colours."""
+def verdict(holds: bool | None) -> Text:
+    """`holds` in green, `FAILS` in red, a dash for what does not apply; the word alone where there are no colours."""
+    if holds is None:
+        return Text("-")
     return Text("holds", style="green") if holds else Text("FAILS", style="bold red")
 
 

@@ -30,7 +30,8 @@ def load_model(name_or_path: str | Path, *, device: str | torch.device = "cpu", 
 
     Returns:
         Our `HookedDecoder`, or TransformerLens' `TransformerBridge`; both have `hook_dict`, `cfg`, `tokenizer`, and the name
-        that results carry (`interp.model_name`).
+        that results carry (`interp.model_name`). `model.limits` (label -> reason) names what did not pass the proof by a short
+        prompt that each hook is what its name says; analyses that need it refuse with that reason.
 
     Raises:
         ValueError: nothing of that name (with near misses, without asking the network), or a model that is not intact; one line.
@@ -43,12 +44,12 @@ def load_model(name_or_path: str | Path, *, device: str | torch.device = "cpu", 
         raise TypeError(f"name_or_path must be a name or a path, got {type(name_or_path).__name__}")
     name, place, kind = str(name_or_path), as_device(device), as_dtype(dtype)
     if name in list_models():
-        return _ours(wing("zoo").path(name), name, place, kind)
+        return _proved(_ours(wing("zoo").path(name), name, place, kind))
     path = Path(name_or_path).expanduser()
     if name and path.exists():
-        return _from_path(path, place, kind)
+        return _proved(_from_path(path, place, kind))
     if isinstance(name_or_path, str) and HUB_ID.fullmatch(name) and not name.endswith(".gguf"):
-        return huggingface.load_folder(huggingface.fetch(name), name=name, device=place, dtype=kind)
+        return _proved(huggingface.load_folder(huggingface.fetch(name), name=name, device=place, dtype=kind))
     near = difflib.get_close_matches(name, list_models(), n=3, cutoff=0.5)
     known = f"did you mean {' or '.join(map(repr, near))}?" if near else f"shipped: {', '.join(list_models())};"
     raise ValueError(f"no model {name!r}: {known} else give a folder, a .gguf file or a hub id owner/name")
@@ -85,6 +86,13 @@ def as_dtype(dtype: str | torch.dtype | None) -> torch.dtype:
     if found is None or found not in DTYPES.values():
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     return found
+
+
+def _proved(model: Any) -> Any:
+    from .analysis import prove
+
+    model.limits = prove(model)
+    return model
 
 
 def _from_path(path: Path, device: torch.device, dtype: torch.dtype) -> Any:
