@@ -1,6 +1,6 @@
 """One frozen, validated description of a decoder. Nothing here touches torch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
@@ -55,8 +55,8 @@ class DecoderConfig:
     d_model: int
     n_ctx: int
     d_vocab: int
-    mixer: str | tuple[str, ...]
-    layout: str | tuple[str, ...] = "serial"
+    mixer: str | Sequence[str]
+    layout: str | Sequence[str] = "serial"
     n_heads: int = 4
     d_mlp: int | None = None
     norm: str = "ln"
@@ -69,8 +69,8 @@ class DecoderConfig:
     unembed_bias: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("mixer", "layout"):  # JSON has no tuples
-            if isinstance(getattr(self, name), list):
+        for name in ("mixer", "layout"):
+            if isinstance(getattr(self, name), list):  # JSON has no tuples; a frozen value holds nothing that can change
                 object.__setattr__(self, name, tuple(getattr(self, name)))
         hints = get_type_hints(type(self))
         for field in fields(self):
@@ -103,12 +103,12 @@ class DecoderConfig:
     @property
     def layer_mixers(self) -> tuple[str, ...]:
         """The mixer's name, layer by layer."""
-        return (self.mixer,) * self.n_layers if isinstance(self.mixer, str) else self.mixer
+        return (self.mixer,) * self.n_layers if isinstance(self.mixer, str) else tuple(self.mixer)
 
     @property
     def layer_layouts(self) -> tuple[str, ...]:
         """The layout, layer by layer."""
-        return (self.layout,) * self.n_layers if isinstance(self.layout, str) else self.layout
+        return (self.layout,) * self.n_layers if isinstance(self.layout, str) else tuple(self.layout)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, every field present.
@@ -134,7 +134,7 @@ class DecoderConfig:
 def _check_type(name: str, value: Any, hint: Any) -> None:
     """isinstance for the few types a config uses; a bool is no int, an int is a fine float."""
     allowed = tuple(get_args(hint)) if not isinstance(hint, type) else (hint,)
-    plain = tuple(tuple if getattr(kind, "__origin__", None) is tuple else kind for kind in allowed)
+    plain = tuple(getattr(kind, "__origin__", kind) for kind in allowed)
     if float in plain:
         plain += (int,)
     if (isinstance(value, bool) and bool not in plain) or not isinstance(value, plain):

@@ -150,7 +150,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         known = {**(mixers or {}), **BUILT_IN}
         for name in config.layer_mixers:
             if name not in known:
-                raise ValueError(f"unknown mixer {name!r}: {near_misses(name, known)}; one of your own goes in mixers={{{name!r}: cls}}")
+                raise ValueError(f"unknown mixer {name!r} ({near_misses(name, known)}); one of your own goes in mixers={{{name!r}: cls}}")
         self.config, self.tokenizer = config, tokenizer
         # Written to _modules because `embed`, `blocks`, .. are properties of the class, so that runtime protocols see them.
         self._modules["embed"] = Embed(config)
