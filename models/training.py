@@ -63,12 +63,7 @@ class Optimisation:
         for name, least in (("steps", 1), ("warmup", 0), ("validate_every", 1), ("batch", 1), ("seed", 0)):
             check_int(name, getattr(self, name), least)
         for name in ("lr", "weight_decay", "clip"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name}: expected a number, got {value!r}")
-            may_be_zero = name == "weight_decay"
-            if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
-                raise ValueError(f"{name}: must be finite and {'at least' if may_be_zero else 'above'} 0, got {value}")
+            check_number(name, getattr(self, name), may_be_zero=name == "weight_decay")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +105,14 @@ def check_int(name: str, value: Any, least: int) -> None:
         raise TypeError(f"{name}: expected an int, got {value!r}")
     if value < least:
         raise ValueError(f"{name}: must be at least {least}, got {value}")
+
+
+def check_number(name: str, value: Any, *, may_be_zero: bool) -> None:
+    """Refuse what is no finite number above 0 (or at least 0)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not may_be_zero):
+        raise ValueError(f"{name}: must be finite and {'at least' if may_be_zero else 'above'} 0, got {value}")
 
 
 @dataclass(frozen=True)
