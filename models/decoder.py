@@ -239,7 +239,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             for module, value in zip(modules, before, strict=True):
                 module.force_explicit = value
 
-    def get_caching_hooks(  # noqa: PLR0917 (TransformerLens' signature)
+    def get_caching_hooks(
         self,
         names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
         incl_bwd: bool = False,

@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from models.causal_sum import LITERAL, PER_LAG, causal_sum
 
 KERNELS = [LITERAL, PER_LAG]

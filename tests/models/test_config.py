@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from models import DecoderConfig
 
 GOOD = {"n_layers": 2, "d_model": 8, "n_ctx": 16, "d_vocab": 50, "mixer": "ishe"}
@@ -46,7 +47,7 @@ def test_json_round_trip_and_closed_world():
     config = DecoderConfig(**{**GOOD, "mixer": ("ishe", "mha")}, layout=("serial", "ffn_only"), dropout=0.1)
     values = json.loads(json.dumps(config.to_dict()))
     assert DecoderConfig.from_dict(values) == config
-    with pytest.raises(ValueError, match="unknown key 'n_layer'.*did you mean 'n_layers'"):
+    with pytest.raises(ValueError, match=r"unknown key 'n_layer'.*did you mean 'n_layers'"):
         DecoderConfig.from_dict({**values, "n_layer": 2})
     del values["norm"]
     with pytest.raises(ValueError, match="lacks 'norm'"):

@@ -6,9 +6,10 @@ import warnings
 
 import pytest
 import torch
-from models import HookedDecoder, checkpoint
 from safetensors.torch import load_file, save_file
 from torch import nn
+
+from models import HookedDecoder, checkpoint
 
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
 
@@ -137,11 +138,11 @@ def test_a_nan_weight_is_refused_on_the_way_in_and_out(make, folder, tmp_path):
     model = make("ishe")
     with torch.no_grad():
         model.unembed.W_U[0, 0] = torch.inf
-    with pytest.raises(ValueError, match="weight 'unembed.W_U' is not finite"):
+    with pytest.raises(ValueError, match=r"weight 'unembed.W_U' is not finite"):
         model.save_pretrained(tmp_path / "b")
     with torch.no_grad():
         model.unembed.W_U[0, 0] = 1e6
-    with pytest.raises(ValueError, match="weight 'unembed.W_U' is not finite as torch.float16"):
+    with pytest.raises(ValueError, match=r"weight 'unembed.W_U' is not finite as torch.float16"):
         model.save_pretrained(tmp_path / "b", dtype=torch.float16)
     assert not (tmp_path / "b").exists()
 
@@ -190,14 +191,14 @@ def test_a_decoder_without_tokenizer_saves_and_loads_and_refuses_text(make, tmp_
     model = HookedDecoder.from_pretrained(tmp_path / "a")
     assert model.tokenizer is None
     for call in (model, model.to_tokens, model.generate):
-        with pytest.raises(ValueError, match="this decoder has no tokenizer.*give token ids, or set model.tokenizer"):
+        with pytest.raises(ValueError, match=r"this decoder has no tokenizer.*give token ids, or set model.tokenizer"):
             call("a cat")
 
 
 def test_an_unwritable_place_is_one_line_and_leaves_nothing(make, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for target in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(ValueError, match="cannot write .*choose a folder you may write to") as caught:
+        with pytest.raises(ValueError, match=r"cannot write .*choose a folder you may write to") as caught:
             make("ishe").save_pretrained(target)
         assert len(str(caught.value).splitlines()) == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "file"] and (tmp_path / "file").read_text() == "in the way"

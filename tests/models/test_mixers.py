@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from models import DecoderConfig, HookedDecoder
 from models.attention import visible
 from models.norms import Norm
@@ -100,7 +101,10 @@ def test_attention_paths_agree_within_the_stated_bound(seed, scale, padded):
         attn.force_explicit = True
         attn(x, mask)
     T, e, u = 6, 4, 2.0**-24
-    gamma = lambda n: n * u / (1 - n * u)
+
+    def gamma(n):
+        return n * u / (1 - n * u)
+
     q, k, v = (cached[name].transpose(1, 2) for name in "qkv")
     delta = gamma(e + 4) * (q.abs() @ k.abs().mT).amax(-1, keepdim=True) / math.sqrt(e)
     A = (q @ k.mT / math.sqrt(e)).masked_fill(~visible(x, mask), -torch.inf).softmax(-1)

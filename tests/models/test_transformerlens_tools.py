@@ -11,7 +11,6 @@ from transformer_lens.tools.training import TrainConfig, train
 MIXERS = ["mha", "ishe", "he"]
 NORMS = ["ln", "rms", "none"]
 CLEAN, CORRUPTED = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]]), torch.tensor([[3, 7, 4, 1, 5], [9, 2, 8, 5, 3]])
-mixers_and_norms = [pytest.mark.parametrize("mixer", MIXERS), pytest.mark.parametrize("norm", NORMS)]
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_direct_logit_attribution_in_the_other_layouts(run, layout):
 @pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("norm", NORMS)
 def test_decompose_and_accumulate(run, mixer, norm):
-    model, _, cache = run(mixer, norm)
+    _, _, cache = run(mixer, norm)
     stack, labels = cache.decompose_resid(return_labels=True)
     assert len(stack) == len(labels)
     torch.testing.assert_close(stack.sum(0), cache["resid_post", -1])
