@@ -7,7 +7,7 @@ import torch
 
 from analyses.capture import model_name, refuse_training
 
-from .tokens import encode, strings
+from .tokens import encode, strings, text_ids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,10 @@ def generate(model: Any, text: str, new: int, *, temperature: float = 0.8, top_k
             logits = logits.masked_fill(logits < logits.topk(min(top_k, len(logits))).values[-1], -torch.inf)
         drawn = logits.argmax() if temperature == 0 else torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
         ids = torch.cat([ids, drawn.reshape(1, 1).to(ids.device)], dim=1)
-    added = ids[0, count:].tolist()
-    return Continuation(model=model_name(model), tokens=fed.str_tokens[0], new=strings(model, added), text=text + _decoded(model, added))
-
-
-def _decoded(model: Any, ids: list[int]) -> str:
-    return str(model.tokenizer.decode(ids, skip_special_tokens=False))
+    own = ids[0, count - len(text_ids(model, text)) :].tolist()  # without the BOS that was put in front
+    return Continuation(
+        model=model_name(model),
+        tokens=fed.str_tokens[0],
+        new=strings(model, ids[0, count:].tolist()),
+        text=str(model.tokenizer.decode(own, skip_special_tokens=False)),
+    )

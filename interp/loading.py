@@ -91,7 +91,10 @@ def as_dtype(dtype: str | torch.dtype | None) -> torch.dtype:
 def _proved(model: Any) -> Any:
     from .analysis import prove
 
-    model.limits = prove(model)
+    try:
+        model.limits = prove(model)
+    except (TypeError, ValueError) as reason:  # no view of it as a sum: its activations can be kept all the same
+        model.limits = {"stream": str(reason)}
     return model
 
 

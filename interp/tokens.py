@@ -164,9 +164,13 @@ def text_ids(model: Any, text: str) -> list[int]:
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise ValueError(f"{model_name(model)} has no tokenizer, so it cannot read the text {text!r:.60}: pass token ids")
-    if _is_plain(tokenizer):
-        return list(tokenizer.encode(text, add_special_tokens=False).ids)
-    return list(tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+    try:
+        if _is_plain(tokenizer):
+            return list(tokenizer.encode(text, add_special_tokens=False).ids)
+        return list(tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)["input_ids"])
+    except Exception as error:  # a vocabulary without a token for the unknown raises the bare class
+        reason = " ".join(str(error).split())
+        raise ValueError(f"the tokenizer of {model_name(model)} cannot read {text!r:.60} ({reason}): use its own words, or ids") from error
 
 
 def _is_plain(tokenizer: Any) -> bool:
