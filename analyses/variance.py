@@ -759,13 +759,17 @@ def _too_large(model: Any, sample: _Sample) -> bool:
 
 def _own_extraction(model: Any, sample: _Sample) -> Float64[Tensor, "b t d"]:
     """Side A: the mixer's own forward in float64, read at its own hook."""
-    mixer: nn.Module = _mixer_at(model, sample.name)
-    tensors = dict(mixer.named_parameters()) | dict(mixer.named_buffers())
-    doubled = {k: nn.Parameter(v.detach().double(), requires_grad=False) if v.is_floating_point() else v for k, v in tensors.items()}
     held: list[Tensor] = []
     with hooked(model, [(sample.name, lambda x, hook: held.append(x.detach().double().cpu()))]):
-        torch.func.functional_call(mixer, doubled, (sample.rows.double(),))
+        in_double(_mixer_at(model, sample.name), sample.rows)
     return held[-1]
+
+
+def in_double(module: nn.Module, x: Float[Tensor, "b t d"]) -> Any:
+    """`module(x)` in float64: its own forward, every floating parameter and the input upcast for this call alone."""
+    tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+    doubled = {k: nn.Parameter(v.detach().double(), requires_grad=False) if v.is_floating_point() else v for k, v in tensors.items()}
+    return torch.func.functional_call(module, doubled, (x.double(),))
 
 
 def _double(x: Tensor | None) -> Tensor | None:

@@ -4,13 +4,16 @@ In here: binding a model, its text and its fresh copies to `analyses.variance`. 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from analyses import claims as _claims
 from analyses import variance as _variance
 from analyses.capture import model_name
+from analyses.claims import Siblings, Verification
 from analyses.variance import Batch, VarianceProfile
 
 from ._models import is_ours, wing
@@ -26,6 +29,9 @@ BATCH = 32
 
 SEQUENCES, INIT_SEQUENCES = 256, 128
 """Windows measured by default: of a trained model (as many again predict), and for each draw of the weights."""
+
+PROMPTS, PROMPT_LENGTH, ROOM = 16, 24, 3
+"""How many prompts the claims are judged on, their length, and the room left in front of them for padding rows."""
 
 SEEDS, VECTOR_SEEDS = 6, 24
 """Draws of the weights by default. A mixer with one vector a lag (he, ihe) has so few weights in the first rows that the slope of one
@@ -91,6 +97,62 @@ def variance_profile(
     return _variance.profile(model, measured, other=rest, sites=sites)
 
 
+def verify(model: Any, text: str | None = None) -> Verification:
+    """Every claim of the sources as a measurement with a verdict: holds, fails, undecided, or n/a where its conditions are not met.
+
+    Args:
+        model: from `load_model`.
+        text: what to measure on; None is the held-out text that ships with the decoders. Prompts of 24 tokens (fewer where the
+            context is shorter) are cut from it, without BOS, spread over its length; the variance takes windows as `variance_profile`.
+
+    Returns:
+        `.rows` with id, claim, state, verdict, measured, bound, note; `.holds` (no claim whose conditions are met fails),
+        `.to_dataframe()`, `.summary()`.
+
+    Raises:
+        ValueError: training mode, or a text too short for two prompts.
+        TypeError: `text` is not a string.
+
+    >>> import interp
+    >>> rows = interp.verify(interp.load_model("ihe-austen"))
+    >>> rows["causal"].verdict, rows["project-sum"].verdict
+    ('holds', 'n/a')
+    """
+    if text is not None and not isinstance(text, str):
+        raise TypeError(f"text: a string is needed, got {type(text).__name__}")
+    text = wing("zoo").heldout_text() if text is None else text
+    ours = is_ours(model)
+    batches = _batched(windows(model, text)[:INIT_SEQUENCES])
+    return _claims.verify(
+        model, prompts(model, text), siblings=siblings(model) if ours else None, batches=batches, seeds=_seeds(model) if ours else SEEDS
+    )
+
+
+def prompts(model: Any, text: str) -> list[Tensor]:
+    """Prompts (1, t) for the claims, spread evenly over a text."""
+    length = max(min(int(model.cfg.n_ctx) - ROOM, PROMPT_LENGTH), 4)
+    ids = torch.tensor(text_ids(model, text), dtype=torch.long, device=next(model.parameters()).device)
+    count = min(len(ids) // length, PROMPTS)
+    if count < 2:
+        raise ValueError(f"text: {len(ids)} tokens are fewer than two prompts of {length}; the claims need more text")
+    step = len(ids) // count
+    return [ids[i * step : i * step + length][None] for i in range(count)]
+
+
+def siblings(model: Any) -> Siblings:
+    """Fresh decoders of a model's configuration, the same without norm and biases, and its mixers by name."""
+    config = model.config
+    heads = config.n_heads if config.d_model % config.n_heads == 0 else 1
+    plain = replace(config, norm="none", mlp_bias=False, mixer_bias=False, unembed_bias=False)
+
+    def mixer(kind: str, n_ctx: int) -> nn.Module:
+        alone = replace(plain, n_layers=1, mixer=kind, layout="mixer_only", n_ctx=n_ctx, positions="none", d_vocab=2, n_heads=heads)
+        built: nn.Module = _draw(model, alone, 0).blocks[0].attn
+        return built
+
+    return Siblings(fresh=fresh(model), plain=lambda: _draw(model, plain, 0), mixer=mixer)
+
+
 def windows(model: Any, text: str) -> Tensor:
     """A text as windows of ids (n, t), t the context or 128, whichever is shorter; what does not fill a window is left out.
 
@@ -114,24 +176,27 @@ def fresh(model: Any) -> Callable[[int], Any]:
     if not is_ours(model):
         name = model_name(model)
         raise ValueError(f"init: {name} is no decoder of this package, so how its weights were drawn is unknown; leave init out")
-    config = model.config
-    own = {name: type(block.attn) for name, block in zip(config.layer_mixers, model.blocks, strict=True) if hasattr(block, "attn")}
+    return lambda seed: _draw(model, model.config, seed)
+
+
+def _draw(model: Any, config: Any, seed: int) -> Any:
+    """A decoder of `config` with weights drawn by `seed`, the user's own mixers included; the caller's generator is left alone."""
+    own = {name: type(b.attn) for name, b in zip(model.config.layer_mixers, model.blocks, strict=True) if hasattr(b, "attn")}
     like = next(model.parameters())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        drawn = type(model)(config, mixers=own).eval()
+    return drawn.to(device=like.device, dtype=like.dtype)
 
-    def make(seed: int) -> Any:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            drawn = type(model)(config, mixers=own).eval()
-        return drawn.to(device=like.device, dtype=like.dtype)
 
-    return make
+def _seeds(model: Any) -> int:
+    vector = any(getattr(getattr(b, "attn", None), "w_lag", None) is not None for b in model.blocks)
+    return VECTOR_SEEDS if vector else SEEDS
 
 
 def _at_init(model: Any, text: Any, seeds: int | None, sites: str | Sequence[str] | None, limit: int) -> VarianceProfile:
     make = fresh(model)
-    if seeds is None:
-        vector = any(getattr(getattr(b, "attn", None), "w_lag", None) is not None for b in model.blocks)
-        seeds = VECTOR_SEEDS if vector else SEEDS
+    seeds = _seeds(model) if seeds is None else seeds
     batches = _batched(windows(model, text)[:limit]) if isinstance(text, str) else list(_batches(model, text))
     return _variance.profile_at_init(make, batches, seeds=seeds, sites=sites, name=model_name(model))
 
