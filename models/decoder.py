@@ -140,13 +140,22 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         tokenizer: For text input; without one, give token ids.
 
     Raises:
-        ValueError: The config names a mixer that neither this package nor `mixers` knows.
+        ValueError: The config names a mixer that neither this package nor `mixers` knows, or `mixers` renames a built-in one.
+
+    >>> model = HookedDecoder(DecoderConfig(n_layers=2, d_model=8, n_ctx=16, d_vocab=50, mixer="ishe")).eval()
+    >>> logits, cache = model.run_with_cache(torch.tensor([[3, 1, 4]]))
+    >>> tuple(logits.shape), tuple(cache["blocks.1.attn.hook_extraction"].shape)
+    ((1, 3, 50), (1, 3, 8))
     """
 
     def __init__(
         self, config: DecoderConfig, mixers: Mapping[str, Callable[..., nn.Module]] | None = None, tokenizer: Tokenizer | None = None
     ) -> None:
         super().__init__()
+        if taken := set(mixers or ()) & BUILT_IN.keys():
+            raise ValueError(
+                f"mixers: {', '.join(map(repr, sorted(taken)))} is built in, your own would never be called: choose another name"
+            )
         known = {**(mixers or {}), **BUILT_IN}
         for name in config.layer_mixers:
             if name not in known:

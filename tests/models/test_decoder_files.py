@@ -244,5 +244,7 @@ def test_a_mixer_of_ones_own(make, tmp_path):
     loaded = HookedDecoder.from_pretrained(tmp_path / "a", mixers={"gma": GatedMovingAverage})
     assert torch.equal(loaded(TOKENS), model(TOKENS))
     refused(tmp_path / "a", r"unknown mixer 'gma' .*one of your own goes in mixers=\{'gma': cls\}")
+    with pytest.raises(ValueError, match="'she' is built in, your own would never be called"):
+        make("she", mixers={"she": GatedMovingAverage})
     with pytest.raises(ValueError, match=r"unknown mixer 'gma' \(did you mean .*'gmb'"):
         HookedDecoder.from_pretrained(tmp_path / "a", {"gmb": GatedMovingAverage})
