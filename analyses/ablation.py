@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .capture import explicit, hooked, run_with_cache
 from .certificate import Check, check
-from .ledger import Reading, fold_sublayer, head_source_values, head_values, mixer_acts, neuron_values, output_direction
+from .fold import Reading, fold_sublayer, head_source_values, head_values, mixer_acts, neuron_values, output_direction
 from .protocols import Cached
 from .views import Attention, DecoderView, Mixer, Neurons, Sublayer
 
@@ -128,7 +128,9 @@ def ablate(
         after=after,
         total=baseline - after,
         # Two printed numbers, each within its native bound of the float64 account.
-        check=check("intervention", abs(baseline - direct - float(predicted)), 2 * native_bound * bent, kind="practical", where=f"row {row}"),
+        check=check(
+            "intervention", abs(baseline - direct - float(predicted)), 2 * native_bound * bent, kind="practical", where=f"row {row}"
+        ),
     )
 
 
@@ -147,7 +149,13 @@ def _by_layer(view: DecoderView, kind: Kind, targets: Sequence[Target], length: 
         s = slot[0]
         if kind == "heads" and not isinstance(s.parts, Attention):
             raise ValueError(f"heads: layer {layer} of {view.name} has no heads; use sources= or lags=")
-        count = {"heads": lambda: len(s.parts.kv_head), "neurons": lambda: s.parts.W_out.shape[0]}.get(kind, lambda: length)()  # type: ignore[union-attr]
+        match s.parts:
+            case Attention(kv_head=heads) if kind == "heads":
+                count = len(heads)
+            case Neurons(W_out=W):
+                count = W.shape[0]
+            case _:
+                count = length
         for i in indices:
             if not 0 <= i < count:
                 raise ValueError(f"{kind}: {i} does not exist in layer {layer}; use 0..{count - 1}")
@@ -204,7 +212,9 @@ def _removed(
             _, edited = run_with_cache(view.model, ids, names_filter=[s.raw])
         change = cache[s.raw][0, [row]].double() - edited[s.raw][0, [row]].double()
         if kind == "lags" and torch.equal(cache[s.raw], edited[s.raw]):
-            raise ValueError(f"lags: {view.name} ignores edits of its attention pattern, so its lags cannot be ablated; use sources= or heads=")
+            raise ValueError(
+                f"lags: {view.name} ignores edits of its attention pattern, so its lags cannot be ablated; use sources= or heads="
+            )
     if s.post_norm is not None:
         norm = s.post_norm
         change = norm.weighted(norm.centre(change) / norm.scale(cache[s.raw][0, [row]].double()))

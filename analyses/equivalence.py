@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .certificate import DOUBLE, Precision, gamma, ratio
-from .ledger import mixer_acts
+from .fold import mixer_acts
 from .protocols import Cached
 from .views import Attention, DecoderView, Mixer, Sublayer, own_projection
 
@@ -70,7 +70,9 @@ class Equivalence:
 
     def __str__(self) -> str:
         verdict = "holds" if self.holds else "FAILS"
-        return f"project-then-sum == concat-then-project {verdict} in {len(self.rows)} layers; worst gap {self.worst_ratio:.2g} of its bound"
+        return (
+            f"project-then-sum == concat-then-project {verdict} in {len(self.rows)} layers; worst gap {self.worst_ratio:.2g} of its bound"
+        )
 
 
 @torch.no_grad()
@@ -97,7 +99,9 @@ def equivalence(view: DecoderView, cache: Cached, *, tokens: Sequence[str] = (),
     if not rows:
         raise ValueError(f"model: {view.name} has no sublayer that mixes positions and can be split; {'; '.join(skipped) or 'none at all'}")
     dtype = str(view.dtype).removeprefix("torch.")
-    return Equivalence(model=view.name, tokens=tuple(tokens), token_ids=tuple(token_ids), dtype=dtype, rows=tuple(rows), skipped=tuple(skipped))
+    return Equivalence(
+        model=view.name, tokens=tuple(tokens), token_ids=tuple(token_ids), dtype=dtype, rows=tuple(rows), skipped=tuple(skipped)
+    )
 
 
 def _heads(view: DecoderView, s: Sublayer, a: Attention, cache: Cached) -> EquivalenceRow:
@@ -135,7 +139,18 @@ def _lags(view: DecoderView, s: Sublayer, m: Mixer, cache: Cached) -> Equivalenc
         modulus.append(w.magnitude[0].sum((0, 2)) + sum((c[0].abs() for c in constants), torch.zeros_like(own[:, 0])))
         terms = w.terms * t
     b, S = torch.stack(summed, -1), torch.stack(modulus, -1)
-    return _row(view, s, "lags", own @ directions.T, b, S, terms, native @ directions.T, roundings=2, native_modulus=native.abs() @ directions.abs().T)
+    return _row(
+        view,
+        s,
+        "lags",
+        own @ directions.T,
+        b,
+        S,
+        terms,
+        native @ directions.T,
+        roundings=2,
+        native_modulus=native.abs() @ directions.abs().T,
+    )
 
 
 def _row(

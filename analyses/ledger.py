@@ -1,12 +1,8 @@
 """The residual stream as a signed ledger: every component, head, source, lag or neuron along any direction, and what the sum is worth.
 
-In here: folding a direction through the weights (side B), the float64 replay through the model's own modules (side A), the five
-checks of the certificate, and the `Ledger` that carries all of it. Not in here: running a model, tokenising, drawing.
-
-The formulas. The final norm is linear once its scale is fixed, so a logit is `r . u + bias . g + b_U` with `u = P (gain * g) / sigma`,
-`g` the token's column of `W_U`. Folded through the weights (nothing of size (components, b, t, d) is ever built):
-head `z_i^h . (W_O^h u)`; head and source `A_ij^h v_j . (W_O^h u)`; neuron `post_n (W_out[n] . u)`; any other mixer says itself what
-each source writes (`AdditiveMixer.writes`). A post-norm folds like the final norm, a multiplier multiplies. [E21], [C23b].
+In here: writing the ledger out. Each sublayer is split along the direction (side B, the formulas of fold.py), replayed in float64
+through the model's own modules (side A), and pays its rounding into the budget; the five checks (checks.py) compare the accounts.
+Not in here: running a model, tokenising, drawing.
 """
 
 import math
@@ -19,22 +15,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .certificate import (
-    DOUBLE,
-    ROW_SIGMAS,
-    SIGMAS,
-    Budget,
-    Certificate,
-    Check,
-    IncompleteLedger,
-    Precision,
-    Products,
-    Roundings,
-    check,
-    gamma,
-    norm_terms,
-    ratio,
-    unit,
+from .certificate import Budget, Certificate, IncompleteLedger, Precision, Products, Roundings, norm_terms
+from .checks import continuity, final_scale, judge, largest_partial
+from .fold import (
+    Reading,
+    fold_sublayer,
+    folded_heads,
+    head_source_values,
+    head_values,
+    mixer_acts,
+    neuron_values,
+    output_direction,
 )
 from .protocols import Cached
 from .views import Attention, Block, DecoderView, Mixer, Neurons, Sublayer, own_projection
@@ -58,23 +49,6 @@ class Entry:
     source: int | None = None
     lag: int | None = None
     neuron: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """What is read at each row. Either logits: `answers` and `against`, token ids a row (each set is averaged, the difference is read);
-    or a `probe` (d,): the stream's own dot product with a vector."""
-
-    answers: tuple[tuple[int, ...], ...] = ()
-    against: tuple[tuple[int, ...], ...] = ()
-    probe: Tensor | None = None
-    answer_text: str = ""
-    against_text: str | None = None
-
-    def signed(self, row: int) -> list[tuple[int, float]]:
-        """(token, weight) of every logit that enters the number read at `row`."""
-        plus, minus = self.answers[row], self.against[row] if self.against else ()
-        return [(k, 1 / len(plus)) for k in plus] + [(k, -1 / len(minus)) for k in minus]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,50 +112,6 @@ class Ledger:
 
     def __str__(self) -> str:
         return self.certificate.summary()[0]
-
-
-def head_values(a: Attention, z: Float[Tensor, "r h e"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r h"]:
-    """`z_i^h . (W_O^h u_i)`: what each head writes along `u`."""
-    return (z * _folded_heads(a, u)).sum(-1)
-
-
-def head_source_values(
-    a: Attention, pattern: Float[Tensor, "r h t"], v: Float[Tensor, "t kv e"], u: Float[Tensor, "r d"]
-) -> Float[Tensor, "r h t"]:
-    """`A_ij^h v_j . (W_O^h u_i)`: what each head writes along `u` from each source; `v` holds `b_V` already."""
-    return torch.einsum("rhe,the->rht", _folded_heads(a, u), v[:, list(a.kv_head)]) * pattern
-
-
-def neuron_values(n: Neurons, post: Float[Tensor, "r n"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r n"]:
-    """`post_n (W_out[n] . u)`: what each neuron writes along `u`."""
-    return post * (u @ n.W_out.detach().to(u).T)
-
-
-def fold_sublayer(s: Sublayer, raw: Float[Tensor, "r d"], u: Float[Tensor, "r d"]) -> Float[Tensor, "r d"]:
-    """`u` carried back through the multiplier and the post-norm, its scale frozen, to the output of the sublayer's own projection."""
-    v = u * s.multiplier
-    return v if s.post_norm is None else s.post_norm.fold(v, s.post_norm.scale(raw))
-
-
-def _folded_heads(a: Attention, u: Float[Tensor, "r d"]) -> Float[Tensor, "r h e"]:
-    return torch.einsum("hed,rd->rhe", a.W_O.detach().to(u), u)
-
-
-def output_direction(view: DecoderView, reading: Reading, last: Float[Tensor, "r d"]) -> tuple[Tensor, Tensor, Tensor]:
-    """What a reading means at each row: `g` in the normalised space, the final scale (frozen, float64), and `u` in the stream."""
-    if reading.probe is not None:
-        g = reading.probe.to(last).expand_as(last)
-        return g, torch.ones_like(last[:, :1]), g
-    W, norm = view.readout.W_U.detach(), view.readout.norm
-    columns = []
-    for r in range(len(last)):
-        tokens, weights = zip(*reading.signed(r), strict=True)
-        columns.append(W[:, list(tokens)].to(last) @ torch.tensor(weights, dtype=last.dtype, device=last.device))
-    g = torch.stack(columns) * view.readout.multiplier
-    if norm is None:
-        return g, torch.ones_like(last[:, :1]), g
-    scale = norm.scale(last)
-    return g, scale, norm.fold(g, scale)
 
 
 @torch.no_grad()
@@ -258,8 +188,21 @@ def build(
     explained = values.sum(0)
     device_matmul_tf32 = stream.is_cuda and torch.backends.cuda.matmul.allow_tf32
     native = Precision.of(view.dtype, view.norm_dtype, device_matmul_tf32)
-    checks_of_row = _checks(
-        work, native, explained - soft_cap, replay_linear, soft_cap, printed, _continuity(view, work, blocks, stop), _scale(view, work, last, scale, native)
+    scales = None
+    if view.readout.norm is not None and "ln_final.hook_scale" in cache:
+        scales = final_scale(view, work.at("ln_final.hook_scale"), last, scale, native)
+    read_input = work.at("ln_final.hook_in") if "ln_final.hook_in" in cache else None
+    checks_of_row = judge(
+        values,
+        work.budget,
+        work.row_checks,
+        native,
+        explained - soft_cap,
+        replay_linear,
+        soft_cap,
+        printed,
+        continuity(view, work.at, len(rows), blocks, stop, read_input),
+        scales,
     )
     rounding = printed - explained
     entries = [*work.entries, Entry(label="rounding", kind="rounding")]
@@ -308,7 +251,7 @@ class _Work:
     values: list[Tensor] = field(default_factory=list)
     budget: Budget = field(default_factory=Budget)
     replayed: Tensor = field(default_factory=lambda: torch.zeros(()))
-    row_checks: list[tuple[str, Tensor, str]] = field(default_factory=list)
+    row_checks: list[tuple[str, Tensor]] = field(default_factory=list)
     by_source: Tensor | None = None
 
     def at(self, name: str) -> Float[Tensor, "r *rest"]:
@@ -372,10 +315,10 @@ class _Work:
         written = sum((block.sum(0) for block in self.values[start:]), torch.zeros_like(u[:, 0]))
         if self.by_source is not None and self.by_source is not before:
             written = written + (self.by_source if before is None else self.by_source - before).sum(0)
-        self.row_checks.append((s.label, written - (native * u).sum(-1), s.label))
+        self.row_checks.append((s.label, written - (native * u).sum(-1)))
 
     def _attention(self, s: Sublayer, a: Attention, u: Tensor, raw: Tensor) -> Tensor:
-        folded, kv = _folded_heads(a, u), list(a.kv_head)
+        folded, kv = folded_heads(a, u), list(a.kv_head)
         z = self.at(a.z)
         if self.by in BY_SOURCE:
             pattern = self.whole(a.pattern)[:, self.rows].double().transpose(0, 1)  # (r, h, t)
@@ -400,7 +343,9 @@ class _Work:
             own_z = z
             heads = head_values(a, z, u)
             if self.by == "head":
-                self.write_many([Entry(label=f"L{s.layer}H{h}", kind="head", layer=s.layer, head=h) for h in range(heads.shape[1])], heads.T)
+                self.write_many(
+                    [Entry(label=f"L{s.layer}H{h}", kind="head", layer=s.layer, head=h) for h in range(heads.shape[1])], heads.T
+                )
             else:
                 self.write(Entry(label=s.label, kind="attn", layer=s.layer), heads.sum(-1))
         self._bias(s, "b_O", a.b_O, u)
@@ -481,20 +426,8 @@ class _Work:
             if block.mid is not None:
                 self.budget.add("stream", _rounding(self.at(block.mid), u))
             elif len(block.sublayers) > 1:
-                self.budget.add("stream", _rounding(_largest_partial(self, block), u))
+                self.budget.add("stream", _rounding(largest_partial(self.at, block), u))
             self.budget.add("stream", _rounding(self.at(block.post), u))
-
-
-def mixer_acts(m: Mixer, cache: Cached) -> dict[str, Tensor]:
-    """What a mixer reads: its input rows, through the gain and bias of its block's own norm, and the hooks it names."""
-    x = cache[m.input_from]
-    if m.norm is not None:
-        # The very function of the explicit forward, in its own precision: the same bits the mixer was given.
-        x = m.norm.affine(x).to(next(m.module.parameters()).dtype)  # type: ignore[operator]
-    acts = {"input": x}
-    acts |= {r: cache[m.prefix + r] for r in m.module.reads}
-    mask = getattr(cache, "attention_mask", None)
-    return acts if mask is None else acts | {"attention_mask": mask}
 
 
 def _matmul(x: Tensor, W: Tensor, u: Tensor, out: Tensor, bias: Tensor | None) -> Products:
@@ -514,12 +447,6 @@ def _matmul(x: Tensor, W: Tensor, u: Tensor, out: Tensor, bias: Tensor | None) -
 
 def _rounding(r: Tensor, u: Tensor) -> Roundings:
     return Roundings(modulus=(r.abs() * u.abs()).sum(-1), square=(r.square() * u.square()).sum(-1))
-
-
-def _largest_partial(work: _Work, block: Block) -> Tensor:
-    """Parallel sublayers are added in an order the hooks do not show: the largest partial sum of any order bounds its rounding."""
-    pre, (a, b) = work.at(block.pre), (work.at(s.out) for s in block.sublayers)
-    return torch.stack([(a + b).abs(), (pre + a).abs(), (pre + b).abs()]).amax(0)
 
 
 def _until(view: DecoderView, stop: str) -> tuple[list[Block], list[Sublayer]]:
@@ -576,7 +503,7 @@ def _refuse_bytes(view: DecoderView, by: str, length: int, rows: int, max_bytes:
     needed = entries * rows * 8
     if needed > max_bytes:
         raise ValueError(
-            f"by={by!r} at {rows} positions takes {needed / 2**30:.1f} GiB ({entries} entries), over max_bytes={max_bytes / 2**30:.1f} GiB; "
+            f"by={by!r} at {rows} positions takes {needed / 2**30:.1f} GiB ({entries} entries), over max_bytes; "
             f"ask for at most {max(1, max_bytes // (entries * 8))} positions at a time, or raise max_bytes"
         )
 
@@ -630,7 +557,11 @@ def _read_out(
     for r in range(len(g)):
         for k, w in reading.signed(r):
             t = y[r] * W[:, k].double() * (readout.multiplier * w)
-            b_k = torch.zeros((), dtype=torch.float64) if readout.b_U is None else readout.b_U[k].detach().double().cpu() * readout.multiplier * w
+            b_k = (
+                torch.zeros((), dtype=torch.float64)
+                if readout.b_U is None
+                else readout.b_U[k].detach().double().cpu() * readout.multiplier * w
+            )
             value = logits[0, work.rows[r], k].double() * w
             one = torch.zeros(len(g), dtype=torch.float64, device=g.device)
             one[r] = 1.0
@@ -654,125 +585,3 @@ def _read_out(
     soft = _combine(bent, reading)
     work.write(Entry(label=f"soft cap {cap:g}", kind="softcap"), soft)
     return soft
-
-
-def _continuity(view: DecoderView, work: _Work, blocks: Sequence[Block], stop: str) -> list[Check]:
-    """`r_k` against `r_(k-1) + o_k`, coordinate by coordinate, and exact hand-over between blocks; one check a row, the worst place."""
-    # Half an epsilon of the result, and a last bit for our own float64 sum of two narrower values.
-    u_s = unit(view.dtype) + 2 * unit(torch.float64)
-    worst: list[Check] = [check("continuity", 0.0, 0.0, kind="proved") for _ in work.rows]
-
-    def step(where: str, after: Tensor, expected: Tensor, bound: Tensor) -> None:
-        gap = (after - expected).abs()
-        ratios = torch.where(gap == 0, torch.zeros_like(gap), gap / bound)
-        for r in range(len(work.rows)):
-            c = int(ratios[r].nan_to_num(nan=math.inf).argmax())
-            found = check("continuity", float(gap[r, c]), float(bound[r, c]), kind="proved", where=where)
-            if not (found.ratio <= worst[r].ratio) or worst[r].where == "":
-                worst[r] = found
-
-    first = view.blocks[0]
-    pre = work.at(first.pre)
-    step("embeddings", pre, sum((work.at(n) for n in view.embeds), torch.zeros_like(pre)), u_s * pre.abs())
-    for i, block in enumerate(view.blocks):
-        if i and (block in blocks or stop in (block.pre, block.mid)):
-            before, here = work.at(view.blocks[i - 1].post), work.at(block.pre)
-            step(f"{block.pre} == {view.blocks[i - 1].post}", here, before, torch.zeros_like(here))
-        if stop == block.pre:
-            break
-        here = work.at(block.pre)
-        if block.mid is not None:
-            mid = work.at(block.mid)
-            step(block.sublayers[0].label, mid, here + work.at(block.sublayers[0].out), u_s * mid.abs())
-            if stop == block.mid:
-                break
-            post = work.at(block.post)
-            step(block.sublayers[1].label, post, mid + work.at(block.sublayers[1].out), u_s * post.abs())
-        else:
-            post = work.at(block.post)
-            bound = u_s * post.abs()
-            if len(block.sublayers) > 1:
-                bound = bound + u_s * _largest_partial(work, block)
-            step(block.sublayers[-1].label, post, here + sum((work.at(s.out) for s in block.sublayers), torch.zeros_like(here)), bound)
-        if stop == block.post:
-            break
-    if stop == view.blocks[-1].post and "ln_final.hook_in" in work.cache:
-        last = work.at(stop)
-        step("readout input", work.at("ln_final.hook_in"), last, torch.zeros_like(last))
-    return worst
-
-
-def _scale(view: DecoderView, work: _Work, last: Tensor, scale: Tensor, p: Precision) -> list[Check] | None:
-    norm = view.readout.norm
-    if norm is None or "ln_final.hook_scale" not in work.cache:
-        return None
-    cached = work.at("ln_final.hook_scale")
-    condition = torch.ones_like(scale)
-    if norm.centred:
-        centred = norm.centre(last)
-        condition = 1 + 2 * last.mean(-1, keepdim=True).square() / centred.square().mean(-1, keepdim=True)
-    bound = (gamma(view.d_model + 4, p.norm) / 2 * condition + 3 * p.norm) * scale
-    gap = (cached - scale).abs()
-    return [check("scale", float(gap[r]), float(bound[r]), kind="proved", where="ln_final.hook_scale") for r in range(len(scale))]
-
-
-def _checks(
-    work: _Work,
-    native: Precision,
-    linear: Tensor,
-    replay_linear: Tensor,
-    soft_cap: Tensor,
-    printed: Tensor,
-    continuity: list[Check],
-    scale: list[Check] | None,
-) -> list[list[Check]]:
-    """The checks of every row. `linear` is the ledger's sum before the cap, `replay_linear` the replay's."""
-    values = torch.cat(work.values)
-    own_sum = Products(
-        n=len(values),
-        modulus=values.abs().sum(0),
-        square=values.square().sum(0),
-        out_square=linear.square(),
-        out_modulus=linear.abs(),
-    )
-    double_sigma = (2 * work.budget.sigma(DOUBLE).square() + own_sum.variance(DOUBLE)).sqrt()
-    double_proved = 2 * work.budget.proved(DOUBLE) + own_sum.proved(DOUBLE)
-    native_sigma, native_proved = work.budget.sigma(native), work.budget.proved(native)
-    row_sigma = {row: (work.budget.sigma(native, [row]), work.budget.proved(native, [row])) for _, _, row in work.row_checks}
-    out = []
-    for r in range(len(work.rows)):
-        found = [
-            continuity[r],
-            check(
-                "algebra",
-                abs(float(linear[r] - replay_linear[r])),
-                SIGMAS * float(double_sigma[r]),
-                kind="practical",
-                proved=float(double_proved[r]),
-                where="ledger against float64 replay",
-            ),
-        ]
-        rows = [
-            check("rows", abs(float(gap[r])), ROW_SIGMAS * float(row_sigma[row][0][r]), kind="practical", proved=float(row_sigma[row][1][r]), where=label)
-            for label, gap, row in work.row_checks
-        ]
-        if rows:
-            found.append(max(rows, key=lambda c: math.inf if math.isnan(c.ratio) else c.ratio))
-        replay = float(replay_linear[r] + soft_cap[r])
-        found.append(
-            check(
-                "native",
-                abs(replay - float(printed[r])),
-                SIGMAS * float(native_sigma[r]),
-                kind="practical",
-                proved=float(native_proved[r]),
-                where="float64 replay against the printed number",
-            )
-        )
-        if scale is not None:
-            found.append(scale[r])
-        out.append(found)
-    return out
-
-
-__all__ = ["SPLITS", "By", "Entry", "Ledger", "Reading", "build", "mixer_acts", "ratio"]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from .ledger import Reading
+from .fold import Reading
 from .protocols import Cached
 from .views import DecoderView
 

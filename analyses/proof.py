@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .certificate import Precision, gamma, unit
-from .ledger import mixer_acts
+from .fold import mixer_acts
 from .protocols import Cached
 from .views import Attention, Block, DecoderView, Mixer, Neurons, NormView, Sublayer
 
@@ -47,7 +47,9 @@ def _stream(view: DecoderView, block: Block, cache: Cached) -> str:
     if block.mid is None:
         total = pre + sum(outs)
         partial = torch.stack([pre.abs() + sum((o.abs() for o in outs), torch.zeros_like(pre))]).amax(0) if len(outs) > 1 else 0.0
-        return _exceeds(post - total, u * (post.abs() + partial), f"{block.pre} + {' + '.join(s.out for s in block.sublayers)} == {block.post}")
+        return _exceeds(
+            post - total, u * (post.abs() + partial), f"{block.pre} + {' + '.join(s.out for s in block.sublayers)} == {block.post}"
+        )
     mid = cache[block.mid].double()
     return _exceeds(mid - (pre + outs[0]), u * mid.abs(), f"{block.pre} + {block.sublayers[0].out} == {block.mid}") or _exceeds(
         post - (mid + outs[1]), u * post.abs(), f"{block.mid} + {block.sublayers[1].out} == {block.post}"
@@ -85,7 +87,9 @@ def _parts(s: Sublayer, cache: Cached, p: Precision) -> dict[str, str]:
             w = m.module.writes(acts, u, rows)
             constants = sum(m.module.constants(acts, u, rows).values(), torch.zeros_like(raw[..., 0]))
             native, rebuilt = raw.sum(-1), w.value.sum((1, 3)) + constants
-            bound = _product_bound(w.terms * len(rows) + 2, w.magnitude.sum((1, 3)) + constants.abs(), raw.abs().sum(-1), p) + p.storage * raw.abs().sum(-1)
+            bound = _product_bound(
+                w.terms * len(rows) + 2, w.magnitude.sum((1, 3)) + constants.abs(), raw.abs().sum(-1), p
+            ) + p.storage * raw.abs().sum(-1)
             why = _exceeds(native - rebuilt, bound, f"sum of writes == {s.raw}")
             return {s.label: why} if why else _chain(s, cache, p)
     return {}
@@ -97,7 +101,9 @@ def _chain(s: Sublayer, cache: Cached, p: Precision) -> dict[str, str]:
         return {}
     raw, out = cache[s.raw].double(), cache[s.out].double()
     y, bound = (raw, torch.zeros_like(raw)) if s.post_norm is None else _norm(s.post_norm, raw, p)
-    why = _exceeds(out - y * s.multiplier, abs(s.multiplier) * bound + 2 * p.storage * out.abs(), f"post-norm and multiplier of {s.raw} == {s.out}")
+    why = _exceeds(
+        out - y * s.multiplier, abs(s.multiplier) * bound + 2 * p.storage * out.abs(), f"post-norm and multiplier of {s.raw} == {s.out}"
+    )
     return {s.label: why} if why else {}
 
 

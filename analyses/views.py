@@ -258,7 +258,7 @@ class _Project(nn.Module):
         self.inner = inner
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner.project(x)  # type: ignore[operator, no-any-return]
+        return self.inner.project(x)  # type: ignore[operator]
 
 
 def _in_double(module: nn.Module, x: Tensor) -> Tensor:
@@ -286,7 +286,7 @@ def _block(model: Any, i: int, limits: dict[str, str]) -> Block:
         sublayers.append(
             Sublayer(
                 layer=i,
-                slot=slot,  # type: ignore[arg-type]
+                slot=slot,
                 out=out,
                 raw=raw,
                 module=module,

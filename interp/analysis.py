@@ -21,7 +21,8 @@ from analyses.averaging import LedgerAverage, LedgerMean
 from analyses.capture import explicit, model_name, refuse_training
 from analyses.capture import run_with_cache as _run
 from analyses.equivalence import Equivalence
-from analyses.ledger import MAX_BYTES, By, Ledger, Reading
+from analyses.fold import Reading
+from analyses.ledger import MAX_BYTES, By, Ledger
 from analyses.lens import Lens
 from analyses.proof import limits as _limits
 from analyses.protocols import Cached
@@ -60,6 +61,7 @@ def prove(model: Any, tokens: Tensor | None = None) -> dict[str, str]:
     return dict(_limits(view, logits, cache))
 
 
+@torch.no_grad()
 def equivalence(model: Any, text: Any, *, prepend_bos: bool | None = None) -> Equivalence:
     """Check project-then-sum == concat-then-project in every layer of one prompt, over heads or over lags.
 
@@ -81,6 +83,7 @@ def equivalence(model: Any, text: Any, *, prepend_bos: bool | None = None) -> Eq
     return _equivalence.equivalence(view, cache, tokens=tokens, token_ids=ids)
 
 
+@torch.no_grad()
 def ledger(
     model: Any,
     text: Any,
@@ -235,6 +238,7 @@ def ablate(
     return _ablation.ablate(view, fed.ids, reading, row, kind, targets, how, bound, tokens=fed.str_tokens[0])  # type: ignore[arg-type]
 
 
+@torch.no_grad()
 def lens(
     model: Any,
     text: Any,
@@ -311,7 +315,9 @@ def _captured(view: DecoderView, ids: Tensor) -> tuple[Tensor, Cached]:
 
 def _captured_before(view: DecoderView, logits: Tensor, cache: Any) -> tuple[Tensor, Cached, list[int], list[str]]:
     if logits.ndim != 3 or logits.shape[0] != 1:
-        raise ValueError(f"text: a capture of one prompt is needed, logits (1, t, v); got {tuple(logits.shape)}; cut it with cache.prompt(i)")
+        raise ValueError(
+            f"text: a capture of one prompt is needed, logits (1, t, v); got {tuple(logits.shape)}; cut it with cache.prompt(i)"
+        )
     if not getattr(cache, "has_batch_dim", True):
         raise ValueError("text: this cache has no batch axis; capture with remove_batch_dim=False")
     fed = getattr(cache, "tokens", None)

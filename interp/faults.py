@@ -106,7 +106,7 @@ def _judge(scene: _Scene, fault: str, planted: str, plant: Plant) -> FaultRow:
     found: list[Check] = []
     for by in ("head", "head+source", "neuron"):
         reading = _ledger.Reading(answers=((ANSWER,),), against=((AGAINST,),))
-        result = _ledger.build(view, cache, logits, reading, [logits.shape[1] - 1], by=by, on_gap="report")  # type: ignore[arg-type]
+        result = _ledger.build(view, cache, logits, reading, [logits.shape[1] - 1], by=by, on_gap="report")
         found += result.certificate.failed
     if not found:
         return FaultRow(model=scene.name, fault=fault, planted=planted, caught_by="nothing", factor=0.0, caught=False)
@@ -131,7 +131,12 @@ def _permuted_labels(scene: _Scene) -> FaultRow:
     shown = ablate(view, ids, reading, row, kind, [(0, 0)], "zero", bound)  # type: ignore[arg-type]
     c = check("intervention", abs(shown.direct - (swapped + rest)), shown.check.bound, kind="practical")
     return FaultRow(
-        model=scene.name, fault="labels of two sources exchanged", planted="result", caught_by="intervention", factor=c.ratio, caught=not c.holds
+        model=scene.name,
+        fault="labels of two sources exchanged",
+        planted="result",
+        caught_by="intervention",
+        factor=c.ratio,
+        caught=not c.holds,
     )
 
 
@@ -175,7 +180,7 @@ def _llama(seed: int) -> _Scene:
         inner = LlamaForCausalLM(config).eval()
         _randomise(inner)
         ids = torch.randint(0, config.vocab_size, (1, 8))
-    inner.config._attn_implementation = "eager"  # noqa: SLF001 - the only one that shows scores and patterns to hooks
+    inner.config._attn_implementation = "eager"
     words = Tokenizer(WordLevel({f"t{i}": i for i in range(config.vocab_size)}, unk_token="t0"))
     with quiet():
         model = as_bridge(inner, PreTrainedTokenizerFast(tokenizer_object=words, unk_token="t0", pad_token="t0"), "llama")
@@ -409,5 +414,3 @@ def _shifted_padding(scene: _Scene) -> tuple[DecoderView, Tensor, Any]:
     right = mask[0].bool()
     cache.attention_mask = mask.roll(-1, 1)
     return scene.view, logits[:, right], cache.prompt(0)
-
-

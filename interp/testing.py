@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from analyses import ledger as _ledger
 from analyses.certificate import DOUBLE, Check, Precision, check, gamma, unit
 from analyses.equivalence import equivalence
-from analyses.ledger import mixer_acts
+from analyses.fold import mixer_acts
 from analyses.views import DecoderView, Mixer
 
 from . import analysis
@@ -84,7 +84,7 @@ def check_mixer(
         raise TypeError(f"mixer: {type(first).__name__} lacks {', '.join(missing)}; see analyses.protocols.AdditiveMixer")
     view = DecoderView.of(model, type(first).__name__)
     with torch.no_grad(), model.explicit():
-        logits, cache = analysis._captured(view, ids)  # noqa: SLF001
+        logits, cache = analysis._captured(view, ids)
     m = view.blocks[0].sublayers[0].parts
     assert isinstance(m, Mixer)
     acts = mixer_acts(m, cache)
@@ -111,6 +111,7 @@ def _surface(mixer: Any, cache: Any) -> Check:
     return check("surface", float(len(absent)), 0.0, kind="exact", where=", ".join(absent) or "every hook that it reads fires")
 
 
+@torch.no_grad()
 def _sums(m: Mixer, acts: Mapping[str, Tensor], out: Tensor) -> list[Check]:
     rows = list(range(out.shape[1]))
     u = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -141,6 +142,7 @@ def _causal(model: Any, ids: Tensor) -> Check:
     return check("causal", gap, 0.0, kind="exact", where="later tokens changed, earlier logits compared bitwise")
 
 
+@torch.no_grad()
 def _no_future(m: Mixer, acts: Mapping[str, Tensor]) -> Check:
     u = torch.ones_like(acts["input"], dtype=torch.float64)
     w = m.module.writes(acts, u, list(range(u.shape[1])))
@@ -150,7 +152,8 @@ def _no_future(m: Mixer, acts: Mapping[str, Tensor]) -> Check:
 def _live(model: Any, ids: Tensor, reads: Sequence[str]) -> list[Check]:
     out = []
     for r in reads:
-        point, seen = model.hook_dict[f"blocks.0.attn.{r}"], {}
+        point = model.hook_dict[f"blocks.0.attn.{r}"]
+        seen: dict[str, Tensor] = {}
         with torch.no_grad():
             base = model(ids)
             edited = model.run_with_hooks(ids, fwd_hooks=[(point.name, lambda x, hook: x * 1.5 + 0.1)])
@@ -191,7 +194,7 @@ def _equivalence(view: DecoderView, cache: Any) -> Check:
 def _ledgers(model: Any, ids: Tensor) -> list[Check]:
     out = []
     for by in ("component", "head", "source", "head+source", "lag"):
-        c = analysis.ledger(model, ids, answer=3, against=5, by=by, on_gap="report").certificate.worst  # type: ignore[arg-type]
+        c = analysis.ledger(model, ids, answer=3, against=5, by=by, on_gap="report").certificate.worst
         out.append(check("ledger", c.gap, c.bound, kind=c.kind, proved=c.proved, where=f"by {by}: its worst check, {c.name}"))
     return out
 

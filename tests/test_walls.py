@@ -11,7 +11,7 @@ import torch
 from importlinter.cli import lint_imports
 from jaxtyping import TypeCheckError
 
-from analyses.ledger import fold_sublayer
+from analyses.fold import fold_sublayer
 from analyses.statistics import moments
 from interp.tokens import Tokens
 from models.norms import make_norm
