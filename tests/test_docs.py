@@ -22,7 +22,10 @@ MODULES = sorted(
 
 
 def examples(text: str) -> list[tuple[str, str | None]]:
-    """The python blocks of a page, in order, each with the text block that follows it directly: what it prints."""
+    """The python blocks of a page, in order, each with the text block that follows it directly: what it prints.
+
+    A block that takes minutes is fenced as `python no-run`.
+    """
     blocks = list(FENCE.finditer(text))
     found: list[tuple[str, str | None]] = []
     for i, block in enumerate(blocks):
