@@ -95,7 +95,7 @@ def signed_cells(
     drawn = np.where(np.isinf(values), np.sign(values) * limit, values)
     text = _cell_text(values, limit, full=full)
     ink = np.array([[ink_on(shade(v, limit)) for v in row] for row in drawn])
-    traces = []
+    traces: list[go.Heatmap] = []
     # plotly picks one text colour a trace: pale and dark cells are two traces
     for colour in (DARK_INK, LIGHT_INK):
         here = (ink == colour) & ~np.isnan(drawn)

@@ -92,9 +92,13 @@ def finish(
     width: int = WIDTH,
     legend_rows: int = 0,
     bottom: float = 64,
+    narrow: dict[str, Any] | None = None,
+    narrow_hide: Sequence[int] = (),
+    narrow_height: float = 0,
 ) -> go.Figure:
     """Sets title, subtitle, notes and banner above the plot with a margin that fits them; `height` is the plot area's, in pixels.
-    A legend of `legend_rows` lines goes below the plot.
+    A legend of `legend_rows` lines goes below the plot. On a phone the report changes the layout by `narrow` (dotted paths), hides the
+    traces `narrow_hide` and makes the plot `narrow_height` pixels taller.
 
     All texts are plain (made visible, not escaped): they are wrapped and escaped here, and kept plain in `layout.meta` for
     whoever sets them in HTML instead (the report).
@@ -104,9 +108,7 @@ def finish(
     small = [line for text in (*subtitle, *notes) for line in wrap(text, int(SUBTITLE_WIDTH * scale))]
     alarm_lines = wrap(alarm, int(100 * scale)) if alarm else []
     top = 16 + _TITLE_LINE * len(title_lines) + _SUBTITLE_LINE * len(small) + 20
-    banner = 0.0
     if alarm_lines:
-        banner = 16.0 * len(alarm_lines) + 18
         fig.add_annotation(
             text="<br>".join(f"<b>{escape(line)}</b>" for line in alarm_lines),
             xref="paper",
@@ -125,7 +127,7 @@ def finish(
         )
     bottom += 20 * legend_rows
     # room above the plot area for column headings and colour-bar titles
-    top += banner + 22
+    top += 22 + (16 * len(alarm_lines) + 18 if alarm_lines else 0)
     fig.update_layout(
         title={
             "text": "<br>".join(f"<b>{escape(line)}</b>" for line in title_lines),
@@ -152,7 +154,9 @@ def finish(
             "subtitle": list(subtitle),
             "notes": list(notes),
             "alarm": alarm or "",
-            "plot_height": height,
+            "narrow": narrow or {},
+            "narrow_hide": list(narrow_hide),
+            "narrow_height": narrow_height,
             "alt": f"{title}. {' '.join(notes)}".strip(),
         },
     )

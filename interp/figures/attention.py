@@ -247,18 +247,20 @@ def attention(
                 showlegend=False,
             )
         )
-        layer_ticks = {"tickvals": [i * step + (tile - 1) / 2 for i in range(len(order))], "ticktext": [f"L{i}" for i in order]}
-        head_ticks = {"tickvals": [i * step + (tile - 1) / 2 for i in range(most)], "ticktext": [f"H{i}" for i in range(most)]}
-        x_ticks, y_ticks = (layer_ticks, head_ticks) if across_layers else (head_ticks, layer_ticks)
-        x_ticks = {k: v[:: max(1, -(-len(v) * 24 // _PLOT))] for k, v in x_ticks.items()}
-        y_ticks = {k: v[:: max(1, int(14 / pixels) + 1 if pixels < 14 else 1)] for k, v in y_ticks.items()}
+        middle = (tile - 1) / 2
+        layer_marks = [(i * step + middle, f"L{layer}") for i, layer in enumerate(order)]
+        head_marks = [(i * step + middle, f"H{i}") for i in range(most)]
+        across, down = (layer_marks, head_marks) if across_layers else (head_marks, layer_marks)
+        across = across[:: max(1, -(-len(across) * 24 // _PLOT))]
+        down = down[:: max(1, int(14 / pixels) + 1 if pixels < 14 else 1)]
         fig.update_layout(
             xaxis2={
                 "anchor": "y2",
                 "domain": [0, min(1.0, n_x * pixels / _PLOT)],
                 "side": "top",
                 "tickmode": "array",
-                **x_ticks,
+                "tickvals": [at for at, _ in across],
+                "ticktext": [name for _, name in across],
                 "range": [-1, n_x * step - 1],
                 "showgrid": False,
                 "zeroline": False,
@@ -267,7 +269,8 @@ def attention(
                 "anchor": "x2",
                 "domain": [1 - overview_height / height, 1],
                 "tickmode": "array",
-                **y_ticks,
+                "tickvals": [at for at, _ in down],
+                "ticktext": [name for _, name in down],
                 "range": [n_y * step - 1, -1],
                 "showgrid": False,
                 "zeroline": False,
@@ -326,5 +329,5 @@ def attention(
             title += f"; {sinks} of {count(len(heads), 'head')} put over half their weight on the first token"
     what = " · ".join(part for part in (model, f"{count(length, 'token')} as fed: ") if part)
     subtitle = describe(model, tokens) if model else what + describe("", tokens).split(": ", 1)[1]
-    finish(fig, title=title, subtitle=[subtitle], notes=notes, height=height)
+    finish(fig, title=title, subtitle=[subtitle], notes=notes, height=height, narrow={"xaxis.tickfont": {"size": 9}})
     return fig

@@ -80,12 +80,12 @@ def claims(rows: Any, *, model: str | None = None) -> go.Figure:
     )
     tally = {v: sum(str(field(r, "verdict")) == v for r in listed) for v in ("holds", "fails", "undecided", "n/a")}
     parts = [f"{tally['holds']} hold", f"{tally['fails']} fail", f"{tally['undecided']} undecided", f"{tally['n/a']} not applicable"]
-    name = model or getattr(rows, "model", None)
+    whose = model or getattr(rows, "model", None)
     failing = [str(field(r, "id")) for r in listed if str(field(r, "verdict")) == "fails"]
     finish(
         fig,
         title=f"Of {count(len(listed), 'claim')}, {', '.join(p for p in parts if not p.startswith('0 ')) or 'none was judged'}",
-        subtitle=[str(name)] if name else [],
+        subtitle=[str(whose)] if whose else [],
         alarm=f"FAILS: {', '.join(failing)}" if failing else None,
         height=40 + row_height * len(listed),
         width=1180,

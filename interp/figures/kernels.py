@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from interp.figures._door import require
 from interp.figures._style import depth_colours, finish
-from interp.figures._text import count
+from interp.figures._text import count, unbroken
 
 _LEGEND_ROOM = 12
 
@@ -89,7 +89,7 @@ def kernels(model: Any) -> go.Figure:
     else:
         title = "No layer has finite kernel weights"
     config = getattr(model, "config", None)
-    name = str(getattr(getattr(model, "cfg", None), "model_name", None) or getattr(config, "mixer", "Extractor"))
+    name = unbroken(str(getattr(model, "loaded_as", None) or getattr(config, "mixer", "Extractor")))
     notes = [
         "Read off the weights, before the gate and before iSHE's and iHE's division by the square root of the position: no prompt enters."
     ]
@@ -98,5 +98,21 @@ def kernels(model: Any) -> go.Figure:
     if len(mixers) > _LEGEND_ROOM:
         notes.append("Legend: first and last layer.")
     return finish(
-        fig, title=title, subtitle=[f"{name}, {count(len(mixers), 'layer')} with an Extractor"], notes=notes, height=300, legend_rows=1
+        fig,
+        title=title,
+        subtitle=[f"{name}, {count(len(mixers), 'layer')} with an Extractor"],
+        notes=notes,
+        height=300,
+        legend_rows=1,
+        narrow={
+            "xaxis.domain": [0, 1],
+            "yaxis.domain": [0.58, 1],
+            "xaxis2.domain": [0, 1],
+            "yaxis2.domain": [0, 0.42],
+            "annotations[0].x": 0.5,
+            "annotations[1].x": 0.5,
+            "annotations[1].y": 0.42,
+            "legend.y": -58 / 580,
+        },
+        narrow_height=280,
     )

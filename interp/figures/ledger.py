@@ -52,15 +52,15 @@ def ledger(ledger: Any, *, position: int | None = None, top: int = 20) -> go.Fig
         largest = number(float(np.abs(values[left]).max()))
         hover.append(f"{names[-1]}, each at most {largest} in modulus: {number(sizes[-1], 6, signed=True)} logits")
         colours.append(NEUTRAL)
-    for i in np.flatnonzero(rounding):
+    for row in np.flatnonzero(rounding):
         names.append("rounding")
-        sizes.append(float(values[i]))
-        hover.append(f"rounding of the model's own arithmetic: {number(values[i], 6, signed=True)} logits")
+        sizes.append(float(values[row]))
+        hover.append(f"rounding of the model's own arithmetic: {number(values[row], 6, signed=True)} logits")
         colours.append(NEUTRAL)
     steps = np.array(sizes)
     ends = np.cumsum(np.where(np.isfinite(steps), steps, 0.0))
     starts = np.concatenate([[0.0], ends[:-1]])
-    names.append("total (printed by the model)")
+    names.append("total, as printed")
     sizes.append(total)
     hover.append(f"total: {number(total, 7, signed=True)} logits")
     colours.append(INK)
@@ -111,7 +111,10 @@ def ledger(ledger: Any, *, position: int | None = None, top: int = 20) -> go.Fig
     fig = go.Figure([bars, running, path])
 
     longest = max(columns(n) for n in names)
-    shown = [cut(n, 34) for n in names]
+
+    def bold(text: str, row: int) -> str:
+        return f"<b>{text}</b>" if row == rows[-1] else text
+
     low, high = min(float(drawn.min()), 0.0), max(float(drawn.max()), 0.0)
     room = 0.22 * ((high - low) or 1.0)
     reach = np.concatenate([ends, starts, [total if np.isfinite(total) else 0.0]])
@@ -131,7 +134,7 @@ def ledger(ledger: Any, *, position: int | None = None, top: int = 20) -> go.Fig
         yaxis={
             "tickmode": "array",
             "tickvals": rows,
-            "ticktext": [f"<b>{escape(s)}</b>" if i == rows[-1] else escape(s) for i, s in enumerate(shown)],
+            "ticktext": [bold(escape(cut(n, 34)), i) for i, n in enumerate(names)],
             "range": [len(rows) - 0.5, -0.5],
             "showgrid": False,
         },
@@ -157,4 +160,13 @@ def ledger(ledger: Any, *, position: int | None = None, top: int = 20) -> go.Fig
         notes=notes,
         alarm=certificate_alarm(certificate),
         height=max(22.0 * len(rows), 110),
+        # a phone has room for one panel, and for shorter labels
+        narrow={
+            "xaxis.domain": [0, 1],
+            "xaxis.range": [low - 3 * room if low < 0 else -0.05 * room, high + 3 * room if high > 0 else 0.05 * room],
+            "xaxis.nticks": 4,
+            "xaxis2.visible": False,
+            "yaxis.ticktext": [bold(escape(cut(n, 20)), i) for i, n in enumerate(names)],
+        },
+        narrow_hide=[1, 2],
     )

@@ -26,8 +26,9 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
     """What each source token contributes to the logit, and through which component.
 
     `ledger`: a Ledger by="head+source" or "lag" gives a map, source tokens (lags) across and heads (layers) down, one
-    by="source" signed bars. On a map the `top` rows of largest modulus stand in the order of the model and the others make one row; `limit` is the contribution
-    (logits) at the ends of the colour range. Entries that belong to no source are not drawn; a note gives their sum.
+    by="source" signed bars. On a map the `top` rows of largest modulus stand in the order of the model and the others make one row;
+    `limit` is the contribution (logits) at the ends of the colour range. Entries that belong to no source are not drawn; a note gives
+    their sum.
 
     Raises TypeError for anything that is not a Ledger, ValueError for one without sources or `top` < 1.
     """

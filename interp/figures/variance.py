@@ -44,6 +44,19 @@ def _slope(row: Any) -> str:
     return told if row.power_law else f"{told}, not a power law"
 
 
+def _stacked(panels: int) -> dict[str, Any]:
+    """The layout of a phone: panels below one another instead of side by side."""
+    total = 320 + 280 * (panels - 1)
+    share = (total - 90 * (panels - 1)) / panels / total
+    changes: dict[str, Any] = {"legend.y": -58 / total}
+    for i in range(panels):
+        top = 1 - i * (share + 90 / total)
+        axis = str(i + 1) if i else ""
+        changes |= {f"xaxis{axis}.domain": [0, 1], f"yaxis{axis}.domain": [max(top - share, 0), top]}
+        changes |= {f"annotations[{i}].x": 0.5, f"annotations[{i}].y": top}
+    return changes
+
+
 def _log_blocks(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Means over blocks of positions that are equally wide on a log axis; a short profile as it stands."""
     if len(x) <= _POINTS:
@@ -214,4 +227,6 @@ def variance(profile: Any) -> go.Figure:
         alarm=alarm,
         height=320,
         legend_rows=legend_rows,
+        narrow=_stacked(len(sites)),
+        narrow_height=280 * (len(sites) - 1),
     )
