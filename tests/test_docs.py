@@ -81,10 +81,12 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
     for file, name in pointers(page.read_text()):
         assert (ROOT / file).exists(), f"{page.name}: {file} does not exist"
         if name is not None:
-            found: Any = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+            module = file.removesuffix(".py").replace("/", ".")
+            found: Any = importlib.import_module(module)
             for part in name.split("."):
                 assert hasattr(found, part), f"{page.name}: {file} has no {name}"
                 found = getattr(found, part)
+            assert getattr(found, "__module__", module) == module, f"{page.name}: {name} is written in {found.__module__}"
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / link).exists(), f"{page.name}: the link {link} leads nowhere"
 
