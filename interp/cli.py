@@ -39,8 +39,9 @@ Bos = Annotated[bool | None, typer.Option("--bos/--no-bos", help="Put BOS in fro
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; never shows a traceback for bad usage or bad input."""
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        code = app(args=list(sys.argv[1:] if argv is None else argv), prog_name="interp", standalone_mode=False)
+        code = app(args=args, prog_name="interp", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
     except SystemExit as stop:
@@ -57,12 +58,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if code == 130:
         console.fail("interrupted")
     return code if isinstance(code, int) else 0
-
-
-@app.callback(invoke_without_command=True)
-def _no_command(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @app.command("models", epilog="Example:  interp models --json")
