@@ -140,6 +140,22 @@ def test_loading_prints_nothing_and_leaves_logging_as_it_was(
     assert before == (transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled(), logging.root.manager.disable)
 
 
+def test_what_a_model_cannot_be_trusted_with_is_named_at_load(
+    family: str, hf_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert interp.load_model(hf_folder(family)).limits == {}
+    if family == "llama":
+        from interp import analysis
+
+        def no_view(model: Any) -> Any:
+            raise TypeError("layer 0 has no hook_attn_out")
+
+        monkeypatch.setattr(analysis, "prove", no_view)
+        model = interp.load_model(hf_folder(family))
+        assert model.limits == {"stream": "layer 0 has no hook_attn_out"}
+        assert len(interp.run_with_cache(model, IOI)[1]) > 50  # its activations can be kept all the same
+
+
 # ---- what is refused ----
 
 
