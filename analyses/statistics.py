@@ -386,7 +386,7 @@ def bootstrap_interval(
         return Estimate(mean, math.nan, math.nan, spread, len(v), confidence, method)
     if spread == 0.0:
         return Estimate(mean, mean, mean, spread, len(v), confidence, method)
-    low, high = _bootstrap(v, np.mean, confidence, resamples, seed)
+    low, high, _ = _bootstrap(v, np.mean, confidence, resamples, seed)
     return Estimate(mean, low, high, spread, len(v), confidence, method)
 
 
@@ -426,12 +426,10 @@ def slope_interval(blocks: Sequence[Moments], *, confidence: float = CONFIDENCE,
     value = float(slope(everything))
     if len(blocks) < MIN_BLOCKS:
         return Estimate(value, math.nan, math.nan, math.nan, len(blocks), confidence, method)
-    rng = np.random.default_rng(seed)
-    draws = slope(rng.integers(0, len(blocks), (resamples, len(blocks))))
-    spread = float(draws.std(ddof=1))
-    if spread <= 1e-12:  # the same curve whatever is drawn: nothing to resample
-        return Estimate(value, value, value, spread, len(blocks), confidence, method)
-    low, high = _bootstrap(everything, slope, confidence, resamples, seed)
+    few = slope(np.random.default_rng(seed).integers(0, len(blocks), (16, len(blocks))))
+    if np.ptp(few) <= 1e-12:  # the same curve whatever is drawn: nothing to resample
+        return Estimate(value, value, value, 0.0, len(blocks), confidence, method)
+    low, high, spread = _bootstrap(everything, slope, confidence, resamples, seed)
     return Estimate(value, low, high, spread, len(blocks), confidence, method)
 
 
@@ -442,7 +440,7 @@ class _ResampledVariance:
     count: Array  # (k, t)
     within: Array  # (k, t) centred squares inside the block
     square: Array  # (k, t) count |mean|^2
-    gram: Array  # (t, k, k) of count * mean
+    gram: Float[Tensor, "t k k"]  # of count * mean; in float32, it is 1/k of the variance and from centred means
     width: int
 
     @staticmethod
@@ -459,7 +457,7 @@ class _ResampledVariance:
             count=count.numpy(),
             within=torch.stack([b.m2 for b in blocks]).numpy(),
             square=(count * mean.square().sum(-1)).numpy(),
-            gram=(weighted @ weighted.transpose(1, 2)).numpy(),
+            gram=(weighted @ weighted.transpose(1, 2)).float(),
             width=mean.shape[2],
         )
 
@@ -470,18 +468,20 @@ class _ResampledVariance:
         times = np.zeros((len(flat), k))
         np.add.at(times, (np.arange(len(flat))[:, None], flat), 1.0)
         n = times @ self.count
-        between = np.stack([((times @ g) * times).sum(1) for g in self.gram], axis=1)
+        drawn32 = torch.from_numpy(times).float()
+        between = ((drawn32 @ self.gram) * drawn32).sum(-1).T.double().numpy()  # (t, n, k) once, then (n, t)
         with np.errstate(invalid="ignore", divide="ignore"):
             value = (times @ (self.within + self.square) - between / n) / (n * self.width)
         return np.where(n > 0, np.maximum(value, 0.0), 0.0).reshape(*drawn.shape[:-1], -1)
 
 
-def _bootstrap(values: Any, statistic: Callable[..., Any], confidence: float, resamples: int, seed: int) -> tuple[float, float]:
+def _bootstrap(values: Any, statistic: Callable[..., Any], confidence: float, resamples: int, seed: int) -> tuple[float, float, float]:
+    """Low, high and standard deviation of the draws."""
     rng = np.random.default_rng(seed)
     result = stats.bootstrap(
         (values,), statistic, vectorized=True, n_resamples=resamples, confidence_level=confidence, method="BCa", rng=rng
     )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high), float(result.standard_error)
 
 
 def _finite(values: Sequence[float] | Array) -> Array:

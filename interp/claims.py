@@ -181,7 +181,9 @@ def fresh(model: Any) -> Callable[[int], Any]:
 
 def _draw(model: Any, config: Any, seed: int) -> Any:
     """A decoder of `config` with weights drawn by `seed`, the user's own mixers included; the caller's generator is left alone."""
-    own = {name: type(b.attn) for name, b in zip(model.config.layer_mixers, model.blocks, strict=True) if hasattr(b, "attn")}
+    ours = wing("config").MIXERS
+    layers = zip(model.config.layer_mixers, model.blocks, strict=True)
+    own = {name: type(b.attn) for name, b in layers if name not in ours and hasattr(b, "attn")}
     like = next(model.parameters())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -165,7 +165,7 @@ def test_resampling_blocks_is_the_variance_of_the_drawn_text() -> None:
     got = _ResampledVariance.of(blocks).variance(drawn)
     for row, numbers in zip(got, drawn, strict=True):
         text = torch.cat([x[3 * k : 3 * k + 3] for k in numbers])
-        np.testing.assert_allclose(row, naive(text)[0], rtol=1e-10)
+        np.testing.assert_allclose(row, naive(text)[0], rtol=1e-6)
 
 
 def random_walks(n: int, seed: int, t: int = 32, w: int = 6) -> torch.Tensor:
