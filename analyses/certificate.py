@@ -155,7 +155,8 @@ class Roundings:
 class NormTerms:
     """A LayerNorm or RMSNorm of width `d` read along `g`: `t = (r - mean) w g / sigma`, `y = sum t`.
 
-    `condition` is `1 + 2 mean^2 / var` for LayerNorm (the variance of a shifted row is ill-conditioned), 1 for RMSNorm.
+    `condition` is `1 + 2 mean^2 / var` for LayerNorm (the variance of a shifted row is ill-conditioned; of a constant row, whose read is
+    zero, it is huge but finite), 1 for RMSNorm.
     `shift_*` carry the rounding of the mean, zero for RMSNorm; `bias_*` the addition of the norm's bias.
     """
 
@@ -196,7 +197,7 @@ def norm_terms(
         read=t.sum(-1),
         modulus=t.abs().sum(-1),
         square=t.square().sum(-1),
-        condition=1 + 2 * mean[:, 0].square() / variance if centred else torch.ones_like(zero),
+        condition=1 + 2 * mean[:, 0].square() / variance.clamp(min=1e-100) if centred else torch.ones_like(zero),
         centred=centred,
         shift_modulus=r.abs().mean(-1) * total.abs() if centred else zero,
         shift_square=(d / 3 * mean[:, 0].square() + variance / 6) * total.square() if centred else zero,

@@ -75,7 +75,7 @@ def final_scale(view: DecoderView, cached: Tensor, last: Tensor, scale: Tensor, 
     condition = torch.ones_like(scale)
     if norm.centred:
         centred = norm.centre(last)
-        condition = 1 + 2 * last.mean(-1, keepdim=True).square() / centred.square().mean(-1, keepdim=True)
+        condition = 1 + 2 * last.mean(-1, keepdim=True).square() / centred.square().mean(-1, keepdim=True).clamp(min=1e-100)
     bound = (gamma(view.d_model + 4, p.norm) / 2 * condition + 3 * p.norm) * scale
     gap = (cached - scale).abs()
     return [check("scale", float(gap[r]), float(bound[r]), kind="proved", where="ln_final.hook_scale") for r in range(len(scale))]

@@ -366,9 +366,11 @@ def _input_stream(block: Any, i: int) -> str:
 
 
 def _fires(model: Any, name: str) -> bool:
-    """Whether the hook exists and belongs to what its name says: a Bridge maps `hook_pos_embed` to rotary tables where it has no other."""
-    point = model.hook_dict.get(name)
-    return point is not None and "rotary" not in (point.name or "")
+    """Whether the hook exists and belongs to what its name says: a Bridge maps `hook_pos_embed` to rotary tables where it has no other
+    (in compatibility mode it renames the very point, so that only its place among the rotary hooks tells)."""
+    points = model.hook_dict
+    point = points.get(name)
+    return point is not None and "rotary" not in (point.name or "") and not any(p is point for k, p in points.items() if "rotary" in k)
 
 
 def _norm_view(name: str, module: nn.Module) -> NormView | None:

@@ -30,7 +30,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**_SIZES, **_GROUPED}),
     "qwen2": ("Qwen2Config", {**_SIZES, **_GROUPED}),
     "qwen3": ("Qwen3Config", {**_SIZES, **_GROUPED, "head_dim": 8}),
-    "gemma2": ("Gemma2Config", {**_SIZES, **_GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 4.0}),
+    "gemma2": ("Gemma2Config", {**_SIZES, **_GROUPED, "head_dim": 8, "query_pre_attn_scalar": 8, "final_logit_softcapping": 0.5}),
     "phi": ("PhiConfig", _SIZES),
     "olmo2": ("Olmo2Config", {**_SIZES, **_GROUPED}),
     "granite": (
