@@ -99,7 +99,7 @@ def validation_blocks(n_ctx: int, seed: int) -> Batch:
     return repeated_blocks(rows=VALIDATION_ROWS, n_ctx=n_ctx, seed=(seed, 1, 0))
 
 
-def train_induction(config: InductionConfig, folder: str | Path, *, on_step: Callable[[Step], None] | None = None) -> TrainingResult:
+def train_induction(config: InductionConfig, folder: str | Path, on_step: Callable[[Step], None] | None = None) -> TrainingResult:
     """Train the two-layer decoder on repeated blocks and write it to `folder`, complete or not at all, as `training.train` does.
 
     The loss is that of the repeats alone; beside it stands `CHANCE`, ln 128 = 4.85.

@@ -149,6 +149,7 @@ class TrainingResult:
         folder: What was written: config, weights (float16), tokenizer, recipe.json, log.jsonl.
         steps: Optimisation steps done.
         loss: Validation loss (nats per token) of the model as it stands in the folder, its weights rounded to float16.
+        training_tokens: What it was fed, a token counted each time.
         n_parameters: Of the decoder.
         seconds: The time the optimisation took, validations included.
         fingerprint: Of config and weights in the folder.
@@ -157,6 +158,7 @@ class TrainingResult:
     folder: Path
     steps: int
     loss: float
+    training_tokens: int
     n_parameters: int
     seconds: float
     fingerprint: str
@@ -175,9 +177,7 @@ def next_tokens(windows: Int[np.ndarray, "b l1"]) -> Batch:
     return Batch(tokens[:, :-1], tokens[:, 1:])
 
 
-def train(
-    config: TrainingConfig, text: str, folder: str | Path, *, on_step: Callable[[Step], None] | None = None, device: str = "cpu"
-) -> TrainingResult:
+def train(config: TrainingConfig, text: str, folder: str | Path, on_step: Callable[[Step], None] | None = None) -> TrainingResult:
     """Train a decoder on `text` and write it, with its tokenizer, recipe and log, to `folder`.
 
     The last 8 % of every work in `text` are held out (see `corpus.split_heldout`). The folder is filled under another name and renamed at
@@ -188,7 +188,6 @@ def train(
         text: One or several works (three newlines between two), in paragraphs (two newlines).
         folder: Where to; must not exist yet, or be empty.
         on_step: Called after every step, for a progress bar; an exception in it ends the run.
-        device: Where to train, in torch's words. "Bit for bit" is a promise of the CPU only.
 
     Raises:
         TypeError: `text` is not a string.
@@ -206,7 +205,7 @@ def train(
             )
     windows = validation_windows(heldout, config.n_ctx)
     with seeded(config.seed):
-        model = HookedDecoder(config.decoder_config(tokenizer.get_vocab_size()), tokenizer=tokenizer).to(device)
+        model = HookedDecoder(config.decoder_config(tokenizer.get_vocab_size()), tokenizer=tokenizer)
 
     def batch(step: int) -> Batch:
         return next_tokens(batch_of_step(tokens, n_ctx=config.n_ctx, batch=config.batch, seed=config.seed, step=step))
@@ -318,9 +317,8 @@ def validation_windows(heldout: Int[np.ndarray, "n"], n_ctx: int) -> Int[np.ndar
 
 
 def _loss(model: HookedDecoder, batch: Batch, reduction: str) -> Float[Tensor, ""]:
-    device = model.unembed.W_U.device
-    logits = model(batch.inputs.to(device)).flatten(0, 1)  # (b*t, v)
-    return F.cross_entropy(logits, batch.targets.to(device).flatten(), reduction=reduction, ignore_index=UNSCORED)
+    logits = model(batch.inputs).flatten(0, 1)  # (b*t, v)
+    return F.cross_entropy(logits, batch.targets.flatten(), reduction=reduction, ignore_index=UNSCORED)
 
 
 @contextmanager
@@ -400,6 +398,7 @@ def write_run(
         folder=folder,
         steps=config.steps,
         loss=measured["loss"],
+        training_tokens=config.steps * config.batch * model.config.n_ctx,
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
         seconds=log[-1].seconds,
         fingerprint=stored.fingerprint(),

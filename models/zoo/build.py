@@ -26,7 +26,8 @@ from ..training import LOG_FILE, RECIPE_FILE, UNSCORED, Step, TrainingConfig, ne
 from . import FOLDER, HELDOUT_FILE
 from .cards import austen_card, induction_card
 
-AUSTEN = {mixer: TrainingConfig(mixer=mixer) for mixer in ("mha", "she", "ishe", "he", "ihe")}
+# Attention learns slower at this context (after 1,000 of 1,500 steps its validation loss was 4.14, HE's 3.99), so it gets twice the steps.
+AUSTEN = {mixer: TrainingConfig(mixer=mixer) for mixer in ("she", "ishe", "he", "ihe")} | {"mha": TrainingConfig(mixer="mha", steps=3000)}
 INDUCTION = "mha-induction"
 SAMPLES_FILE, CARD_FILE = "samples.txt", "README.md"
 SAMPLE_BREAK = "\n\n----\n\n"

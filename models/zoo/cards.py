@@ -51,13 +51,13 @@ held-out text. Of as many words of the training part they are {shares["real_trai
 most of any: {shares["most_of_any_shuffle"]:.3%}). Sampling among the {samples["top_k"]} likeliest tokens keeps to common words and so to common trigrams: a share above real text's is no merit.
 
 **What it is for.** Trying the analyses of this package on something that was trained. It writes sentences in the manner of its corpus, without
-sense; it is too small to copy names or to reason, and no circuit of that kind should be looked for in it. The learning
-rate is the same for all five mixers and was not chosen for each; one seed each and one rate compare no mixers.
+sense; it is too small to copy names or to reason, and no circuit of that kind should be looked for in it. The five
+were not trained to be compared: one seed each, one learning rate for all, and twice the steps for attention.
 
 **Text.** Five novels by Jane Austen (Sense and Sensibility, Pride and Prejudice, Mansfield Park, Emma, Persuasion), in the public domain. The last
 {text["heldout_share"]:.0%} of each was held out, from tokenizer and model alike; it ships as `heldout.txt` in the folder above.
 
-**Made by** `python -m models.zoo.build --text FILE` (docs/training.md); this one alone: `interp train --mixer {training["mixer"]} --text FILE -o FOLDER`.
+**Made by** `python -m models.zoo.build --text FILE` (docs/training.md); this one alone: `--only {name}`.
 """
 
 
