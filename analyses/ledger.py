@@ -189,7 +189,7 @@ def build(
     device_matmul_tf32 = stream.is_cuda and torch.backends.cuda.matmul.allow_tf32
     native = Precision.of(view.dtype, view.norm_dtype, device_matmul_tf32)
     scales = None
-    if view.readout.norm is not None and "ln_final.hook_scale" in cache:
+    if reading.probe is None and view.readout.norm is not None and "ln_final.hook_scale" in cache:
         scales = final_scale(view, work.at("ln_final.hook_scale"), last, scale, native)
     read_input = work.at("ln_final.hook_in") if "ln_final.hook_in" in cache else None
     checks_of_row = judge(
@@ -278,9 +278,9 @@ class _Work:
             kind = name.removeprefix("hook_")
             self.write(Entry(label=kind, kind=kind), (e * u).sum(-1))
             self.replayed = self.replayed + e
-        if len(self.view.embeds) > 1:
-            first = self.at(self.view.blocks[0].pre)
-            self.budget.add("embed", _rounding(first, u))
+        # One embedding is handed on as it is, two are added.
+        added = self.at(self.view.blocks[0].pre) if len(self.view.embeds) > 1 else torch.zeros_like(stream)
+        self.budget.add("embed", _rounding(added, u))
 
     def sublayer(self, s: Sublayer, u: Tensor) -> None:
         """Split one sublayer along `u`, replay it through its own modules, and note what rounding allows between the two."""
@@ -369,7 +369,8 @@ class _Work:
         w = m.module.writes(acts, u[None], self.rows)
         self._write_sources(s, w.value[0].transpose(0, 1), m.module.channel_kind)
         for name, value in m.module.constants(acts, u[None], self.rows).items():
-            self.write(Entry(label=f"L{s.layer} {name}", kind="bias", layer=s.layer), value[0])
+            # Its slot in the label: a mixer's bias may be called as one of the FFN.
+            self.write(Entry(label=f"{s.label} {name}", kind="bias", layer=s.layer), value[0])
         sources = max(self.rows) + 1
         self.budget.add(
             s.label,
