@@ -395,24 +395,23 @@ def _worst(checks: Iterable[Any]) -> Any:
 
 def _ledger_verdicts(ledgers: Sequence[Any]) -> list[Verdict]:
     """One verdict a check, the worst over all ledgers of the page."""
-    found: dict[str, list[tuple[Any, str]]] = {}
+    found: dict[str, list[Any]] = {}
     for one in ledgers:
         for c in one.certificate.checks:
-            found.setdefault(c.name, []).append((c, one.by))
+            found.setdefault(c.name, []).append(c)
     verdicts = []
     for name, checks in found.items():
-        worst = _worst(c for c, _ in checks)
-        where = f"worst at {worst.where}; " if worst.where else ""
-        made = ", ".join(dict.fromkeys(by for _, by in checks))
+        worst = _worst(checks)
+        where = f"{worst.where}; " if worst.where else ""
         verdicts.append(
             Verdict(
                 id=name,
                 what=CHECKS.get(name, name),
-                holds=all(c.holds for c, _ in checks),
+                holds=all(c.holds for c in checks),
                 gap=worst.gap,
                 bound=worst.bound,
                 ratio=worst.ratio,
-                note=f"{where}{worst.kind} bound; ledgers by {made}",
+                note=f"{where}{worst.kind} bound",
             )
         )
     return verdicts
@@ -449,13 +448,14 @@ def _equivalence_verdicts(identity: Any) -> list[Verdict]:
 def _variance_verdicts(profiles: Sequence[Any]) -> list[Verdict]:
     verdicts = []
     for profile in profiles:
+        weights = "fresh" if profile.init else "trained"
         checks = [c for r in profile.rows for c in (r.identity, r.native) if c is not None]
         if checks:
             worst = _worst(checks)
             verdicts.append(
                 Verdict(
-                    id="variance-identity",
-                    what="the formula for an Extractor's second moment equals what its extraction has",
+                    id=f"variance-identity-{weights}",
+                    what=f"the formula for an Extractor's second moment equals what its extraction has, {weights} weights",
                     holds=all(c.holds for c in checks),
                     gap=worst.gap,
                     bound=worst.bound,
@@ -484,15 +484,19 @@ def _variance_verdicts(profiles: Sequence[Any]) -> list[Verdict]:
 
 
 def _claim_verdicts(claims: Sequence[Any]) -> list[Verdict]:
-    states: dict[str, bool | None] = {"holds": True, "fails": False}
+    """All claims in one line; their own section has them one by one."""
+    if not claims:
+        return []
+    told_ids = {state: [str(row.id) for row in claims if row.verdict == state] for state in VERDICTS}
+    failed = told_ids["fails"]
+    tally = ", ".join(f"{len(ids)} {'not applicable' if state == 'n/a' else state}" for state, ids in told_ids.items() if ids)
     return [
         Verdict(
-            id=f"claim-{field(row, 'id')}",
-            what=f"claim: {field(row, 'claim')}",
-            holds=states.get(str(field(row, "verdict"))),
-            note="; ".join(told(part) for part in (field(row, "state"), field(row, "verdict"), field(row, "note")) if part),
+            id="claims",
+            what="the claims of the papers, each by a measurement that could have failed",
+            holds=not failed,
+            note=tally.replace("holds", "hold") + (f"; fails: {', '.join(failed)}" if failed else ""),
         )
-        for row in claims
     ]
 
 

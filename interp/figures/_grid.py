@@ -154,7 +154,7 @@ def signed_cells(
 def signed_colorbar(limit: float, *, title: str, length: float) -> dict[str, Any]:
     """A colour bar labelled at both ends and zero; `length` in pixels."""
     return {
-        "title": {"text": f"{title}<br> ", "side": "top"},
+        "title": {"text": f"{title}<br>&nbsp;", "side": "top"},
         "thickness": 12,
         "len": max(length, 110),
         "lenmode": "pixels",

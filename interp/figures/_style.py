@@ -46,6 +46,15 @@ def depth_colours(n: int) -> list[str]:
     return [f"rgb({r:.0f},{g:.0f},{b:.0f})" for r, g, b in rgb]
 
 
+def log_ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Ticks of a log axis between two decimal logarithms: decades, with 2 and 5 between where there are few; at most about nine."""
+    exponents = range(int(np.floor(low)), int(np.ceil(high)) + 1)
+    step = max(1, -(-len(exponents) // 9))
+    levels = [m * 10.0**e for e in exponents[::step] for m in ((1, 2, 5) if high - low < 2 else (1,))]
+    texts = [f"{v:g}" if high - low < 5 and 1e-3 <= v < 1e4 else f"10<sup>{np.log10(v):.0f}</sup>".replace("-", "−") for v in levels]
+    return levels, texts
+
+
 def describe(model: str, tokens: Sequence[str]) -> str:
     """`model · 14 tokens as fed: …`, plain text."""
     return f"{model} · {count(len(tokens), 'token')} as fed: {token_line(tuple(tokens))}"

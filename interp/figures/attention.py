@@ -329,5 +329,7 @@ def attention(
             title += f"; {sinks} of {count(len(heads), 'head')} put over half their weight on the first token"
     what = " · ".join(part for part in (model, f"{count(length, 'token')} as fed: ") if part)
     subtitle = describe(model, tokens) if model else what + describe("", tokens).split(": ", 1)[1]
-    finish(fig, title=title, subtitle=[subtitle], notes=notes, height=height, narrow={"xaxis.tickfont": {"size": 9}})
+    finish(
+        fig, title=title, subtitle=[subtitle], notes=notes, height=height, narrow={"xaxis.tickvals": [labels[i] for i in thin(length, 14)]}
+    )
     return fig

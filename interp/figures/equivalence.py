@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from interp.figures._door import require
-from interp.figures._style import ALARM, FAINT, NEGATIVE, NEUTRAL, POSITIVE, describe, finish
+from interp.figures._style import ALARM, FAINT, NEGATIVE, NEUTRAL, POSITIVE, describe, finish, log_ticks
 from interp.figures._text import count, number, thin
 
 _NAMES = ("model", "tokens", "rows", "holds", "worst_ratio")
@@ -102,8 +102,7 @@ def equivalence(equivalence: Any) -> go.Figure:
         notes.append(f"{count(zeros, 'gap')} exactly 0 (▽): drawn on the dotted floor, since 0 has no logarithm.")
     if broken:
         notes.append(f"{count(broken, 'gap')} NaN or infinite: drawn as a cross at the upper edge.")
-    exponents = np.arange(np.floor(np.log10(floor)), np.log10(ceiling) + 1)
-    exponents = exponents[:: max(1, int(np.ceil(len(exponents) / 9)))]
+    levels, level_texts = log_ticks(float(np.log10(floor)), float(np.log10(ceiling)))
     fig.update_layout(
         xaxis={
             "title": "layer",
@@ -119,8 +118,8 @@ def equivalence(equivalence: Any) -> go.Figure:
             "type": "log",
             "range": [np.log10(floor) - 0.5, np.log10(ceiling)],
             "tickmode": "array",
-            "tickvals": [10.0**e for e in exponents],
-            "ticktext": [f"10<sup>{int(e)}</sup>".replace("-", "−") for e in exponents],
+            "tickvals": levels,
+            "ticktext": level_texts,
         },
     )
     failing = [r for r in rows if not (r.holds and r.native_ratio <= 1)]

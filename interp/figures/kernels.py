@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from interp.figures._door import require
-from interp.figures._style import depth_colours, finish
+from interp.figures._style import depth_colours, finish, log_ticks
 from interp.figures._text import count, unbroken
 
 _LEGEND_ROOM = 12
@@ -48,6 +48,7 @@ def kernels(model: Any) -> go.Figure:
     named = set(mixers) if len(mixers) <= _LEGEND_ROOM else {min(mixers), max(mixers)}
     fig = go.Figure()
     gains, lost = {}, 0
+    positive: tuple[list[float], list[float]] = ([], [])
     for layer, mixer in mixers.items():
         gain = lag_gain(mixer)
         spectrum = np.linalg.svd(np.nan_to_num(_numpy(mixer.W_adj)), compute_uv=False)
@@ -58,6 +59,7 @@ def kernels(model: Any) -> go.Figure:
         ):
             good = np.isfinite(values) & (values > 0)
             lost += int((~good).sum())
+            positive[what != "lag"].extend(values[good].tolist())
             fig.add_scatter(
                 x=np.arange(len(values)),
                 y=np.where(good, values, np.nan),
@@ -69,11 +71,12 @@ def kernels(model: Any) -> go.Figure:
                 hovertemplate=f"L{layer}, {what} %{{x}}: %{{y:.4g}}<extra></extra>",
                 **axes,
             )
+    ticks = [log_ticks(np.log10(min(v)) - 0.1, np.log10(max(v)) + 0.1) if v else ([], []) for v in positive]
     fig.update_layout(
         xaxis={"title": "lag (rows back; 0 = present row)", "domain": [0, 0.56], "anchor": "y", "zeroline": False},
-        yaxis={"title": "gain (rms out / rms in)", "type": "log", "anchor": "x", "exponentformat": "power"},
+        yaxis={"title": "gain (rms out / rms in)", "type": "log", "anchor": "x", "tickvals": ticks[0][0], "ticktext": ticks[0][1]},
         xaxis2={"title": "singular value of W_adj (rank)", "domain": [0.68, 1], "anchor": "y2", "zeroline": False},
-        yaxis2={"title": "size (rms out / rms in)", "type": "log", "anchor": "x2", "exponentformat": "power"},
+        yaxis2={"title": "size (rms out / rms in)", "type": "log", "anchor": "x2", "tickvals": ticks[1][0], "ticktext": ticks[1][1]},
     )
     for text, x in (("extraction: gain per lag", 0.28), ("gate: spectrum", 0.84)):
         fig.add_annotation(

@@ -51,7 +51,9 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
     elsewhere = float(sum(v for v, _, at in placed if at is None))
     # the position in front makes repeated tokens distinct categories
     across = [f"lag {k}" if lags else f"{k} {safe(ledger.tokens[k], 14)}" for k in range(n_columns)]
-    every = thin(n_columns, int(_PLOT / 15))
+    labels = [str(k) for k in range(n_columns)] if lags else across
+    every = thin(n_columns, int(_PLOT / (24 if lags else 15)))
+    few = thin(n_columns, 10 if lags else 14)
 
     def weight(key: tuple[int, int, str]) -> float:
         return float(np.abs(np.where(np.isfinite(rows[key]), rows[key], np.inf)).sum())
@@ -75,7 +77,8 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
             "type": "category",
             "tickmode": "array",
             "tickvals": [across[i] for i in every],
-            "tickangle": 0 if n_columns <= 7 else -60,
+            "ticktext": [labels[i] for i in every],
+            "tickangle": 0 if n_columns <= 7 or lags else -60,
             "showgrid": False,
         }
     )
@@ -101,6 +104,7 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
         notes=notes,
         alarm=certificate_alarm(certificate),
         height=height,
+        narrow={"xaxis.tickvals": [across[i] for i in few], "xaxis.ticktext": [labels[i] for i in few]},
     )
 
 

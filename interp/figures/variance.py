@@ -6,11 +6,12 @@ import numpy as np
 import plotly.graph_objects as go
 
 from interp.figures._door import require
-from interp.figures._style import NEUTRAL, depth_colours, finish
+from interp.figures._style import NEUTRAL, depth_colours, finish, log_ticks
 from interp.figures._text import count, escape, number, unbroken
 
 _NAMES = ("model", "init", "sequences", "seeds", "rows")
 _LEGEND_ROOM = 12
+_THEORY = "slope of theory (fresh weights)"
 _POINTS = 64
 """Positions drawn one by one; longer sequences are drawn as means over log-wide blocks, or the right end is a black smear."""
 
@@ -36,12 +37,15 @@ def _place(row: Any) -> str:
     return _site(row) if row.layer is None else f"L{row.layer} {_site(row)}"
 
 
+def _signed(value: float) -> str:
+    """Two decimals and a true minus sign; what rounds to zero has no sign."""
+    return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
+
+
 def _slope(row: Any) -> str:
-    low, high = row.interval
     if not np.isfinite(row.slope):
         return "no slope"
-    told = f"slope {row.slope:+.2f} [{low:+.2f}, {high:+.2f}]".replace("-", "−")
-    return told if row.power_law else f"{told}, not a power law"
+    return f"{_signed(row.slope)} [{_signed(row.interval[0])}, {_signed(row.interval[1])}]{'' if row.power_law else ' *'}"
 
 
 def _stacked(panels: int) -> dict[str, Any]:
@@ -73,11 +77,10 @@ def _headline(profile: Any) -> str:
         slopes = [r.slope for r in profile.rows if _site(r) == site and np.isfinite(r.slope)]
         if not slopes:
             continue
-        low, high = min(slopes), max(slopes)
-        span = f"{low:+.2f}" if abs(high - low) < 0.005 else f"{low:+.2f} to {high:+.2f}"
-        parts.append(f"{span.replace('-', '−')} at the {site}")
+        low, high = _signed(min(slopes)), _signed(max(slopes))
+        parts.append(f"{low if low == high else f'{low} to {high}'} at the {site}")
     when = "At initialisation" if profile.init else "As trained"
-    return f"{when}, variance goes like position to the power {'; '.join(parts)}" if parts else f"{when}, no slope could be measured"
+    return f"{when}, the variance's log-log slope along the sequence is {'; '.join(parts) or 'not measurable'}"
 
 
 def variance(profile: Any) -> go.Figure:
@@ -118,7 +121,7 @@ def variance(profile: Any) -> go.Figure:
                 1.6,
                 colours[_layer(row)],
             ),
-            (row.theory, "theory", "dot", 2.0, colours[_layer(row)]),
+            (row.theory, _THEORY, "dot", 2.0, colours[_layer(row)]),
         ):
             if values is None:
                 continue
@@ -139,20 +142,17 @@ def variance(profile: Any) -> go.Figure:
                 name=label,
                 legendgroup=_place(row),
                 showlegend=measured and _layer(row) in named,
-                hovertemplate=f"{escape(_place(row))}, {what}<br>position %{{x}}: %{{y:.4g}}<br>{_slope(row)}<extra></extra>",
+                hovertemplate=f"{escape(_place(row))}, {what}<br>position %{{x}}: %{{y:.4g}}<br>slope {_slope(row)}<extra></extra>",
                 **axes,
             )
-    for what, dash in (("measured", "solid"), ("predicted from the weights", "dash"), ("theory", "dot")):
+    for what, dash in (("measured", "solid"), ("predicted from the weights", "dash"), (_THEORY, "dot")):
         if what in seen:
             fig.add_scatter(x=[None], y=[None], mode="lines", line={"color": NEUTRAL, "dash": dash, "width": 2}, name=what)
     span = [float(np.log10(min(positive))), float(np.log10(max(positive)))] if positive else [-1.0, 1.0]
     pad = max(0.08 * (span[1] - span[0]), 0.15)
     longest = max(float(np.max(r.positions)) for r in rows)
     ticks = [v for v in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if v <= longest]
-    exponents = range(int(np.floor(span[0] - pad)), int(np.ceil(span[1] + pad)) + 1)
-    exponents = exponents[:: max(1, len(exponents) // 8)]
-    fine = span[1] - span[0] < 1.2
-    levels = [m * 10.0**e for e in exponents for m in ((1, 2, 5) if fine else (1,))]
+    levels, level_texts = log_ticks(span[0] - pad, span[1] + pad)
     for i, site in enumerate(sites):
         left = i * (share + gap)
         fig.update_layout(
@@ -174,7 +174,7 @@ def variance(profile: Any) -> go.Figure:
                     "range": [span[0] - pad, span[1] + pad],
                     "tickmode": "array",
                     "tickvals": levels,
-                    "ticktext": [f"{v:g}" if 1e-3 <= v < 1e4 else f"10<sup>{np.log10(v):.0f}</sup>".replace("-", "−") for v in levels],
+                    "ticktext": level_texts,
                 },
             }
         )
@@ -189,7 +189,10 @@ def variance(profile: Any) -> go.Figure:
             showarrow=False,
             font={"size": 13},
         )
-    notes = []
+    notes = ["Legend: log-log slope and its interval."]
+    curved = sum(not r.power_law for r in rows)
+    if curved:
+        notes.append(f"*: not a power law ({curved} of {count(len(rows), 'curve')}), so that its slope is only a trend.")
     if lost:
         notes.append(f"{count(lost, 'value')} zero, negative or not finite: left out (no logarithm).")
     if blocks:
