@@ -637,6 +637,8 @@ def judge_slopes(result: VarianceProfile, bound: str, *, normed: bool = True) ->
     law = [r for r in result.rows if r.theory_slope in (0.0, 1.0)]
     spread = ", ".join(f"{r.label} {r.slope:+.3f} (sd {r.spread:.3f})" for r in result.rows)
     how = f"{result.seeds} seeds, {result.sequences} sequences: {spread}"
+    alone = [r.slope_one_draw for r in result.rows if r.slope_one_draw is not None]
+    how += f"; variance over sequences and draws of the weights, over sequences alone {min(alone):+.3f}..{max(alone):+.3f}" if alone else ""
     if not law:
         return _row("variance", "init", "n/a", None, bound, f"no Extractor; {how}")
     off = [abs(r.slope - float(r.theory_slope or 0.0)) for r in law]

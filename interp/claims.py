@@ -27,8 +27,8 @@ WINDOW = 128
 
 BATCH = 32
 
-SEQUENCES, INIT_SEQUENCES = 256, 128
-"""Windows measured by default: of a trained model (as many again predict), and for each draw of the weights."""
+SEQUENCES, INIT_SEQUENCES, PRETRAINED_SEQUENCES = 256, 128, 32
+"""Windows measured by default: of a decoder of ours (as many again predict), for each draw of the weights, of a pretrained model."""
 
 PROMPTS, PROMPT_LENGTH, ROOM = 16, 24, 3
 """How many prompts the claims are judged on, their length, and the room left in front of them for padding rows."""
@@ -62,7 +62,7 @@ def variance_profile(
         seeds: draws of the weights; by default 6, and 24 where a mixer has one vector a lag.
         sites: hook names; one without its block means every layer. By default the extraction or the heads, the sublayer's output and
             the stream after the layer.
-        sequences: how many windows of a text to measure at most; by default 256, at initialisation 128.
+        sequences: how many windows of a text to measure at most; by default 256, at initialisation 128, of a pretrained model 32.
         other: text or batches to predict from, instead of the second half.
 
     Returns:
@@ -82,13 +82,13 @@ def variance_profile(
         return _at_init(model, text, seeds, sites, sequences or INIT_SEQUENCES)
     if seeds is not None:
         raise ValueError("seeds: they draw fresh weights, so they go with init=True")
-    limit = sequences or SEQUENCES
+    limit = sequences or (SEQUENCES if is_ours(model) else PRETRAINED_SEQUENCES)
     measured: Iterable[Batch]
     rest: Iterable[Batch] | None
     if isinstance(text, str):
-        wanted = 2 * limit if other is None else limit
-        rows = windows(model, text)[:wanted]
-        half = (len(rows) + 1) // 2 if other is None else len(rows)
+        halved = other is None and is_ours(model)
+        rows = windows(model, text)[: 2 * limit if halved else limit]
+        half = (len(rows) + 1) // 2 if halved else len(rows)
         measured, rest = _batched(rows[:half]), _batched(rows[half:]) if len(rows) > half else None
     else:
         measured, rest = _batches(model, text), None
@@ -122,7 +122,7 @@ def verify(model: Any, text: str | None = None) -> Verification:
         raise TypeError(f"text: a string is needed, got {type(text).__name__}")
     text = wing("zoo").heldout_text() if text is None else text
     ours = is_ours(model)
-    batches = _batched(windows(model, text)[:INIT_SEQUENCES])
+    batches = _batched(windows(model, text)[: INIT_SEQUENCES if ours else PRETRAINED_SEQUENCES])
     return _claims.verify(
         model, prompts(model, text), siblings=siblings(model) if ours else None, batches=batches, seeds=_seeds(model) if ours else SEEDS
     )
