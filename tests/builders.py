@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from analyses.capture import run_with_cache
+from analyses.capture import explicit, run_with_cache
 from analyses.views import DecoderView
 from interp.huggingface import quiet
 from models import DecoderConfig, HookedDecoder
@@ -110,5 +110,5 @@ def prompt(length: int, d_vocab: int = 29, seed: int = 1) -> Tensor:
 
 def captured(view: DecoderView, ids: Tensor) -> tuple[Tensor, Any]:
     """Logits and activations of one run on the explicit path, as the front door takes them."""
-    with torch.no_grad(), view.model.explicit():
+    with torch.no_grad(), explicit(view.model):
         return run_with_cache(view.model, ids, names_filter=view.hooks)
