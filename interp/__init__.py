@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from . import figures, report
     from .analysis import ablate, equivalence, ledger, ledger_over, lens, load_view, prove
     from .claims import variance_profile, verify
+    from .faults import selftest
     from .huggingface import convert_gguf
     from .loading import list_models, load_model
     from .running import run_with_cache
-    from .faults import selftest
     from .tokens import Tokens, encode, model_name, resolve_answer
 
 # Where each name lives; None is a module of that name.

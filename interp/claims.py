@@ -33,7 +33,9 @@ SEQUENCES, INIT_SEQUENCES, PRETRAINED_SEQUENCES = 256, 128, 32
 PROMPTS, PROMPT_LENGTH, ROOM = 16, 24, 3
 """How many prompts the claims are judged on, their length, and the room left in front of them for padding rows."""
 
-SEEDS, VECTOR_SEEDS = 6, 24
+INDUCTION_ROWS = 512
+
+SEEDS, VECTOR_SEEDS = 6, 12
 """Draws of the weights by default. A mixer with one vector a lag (he, ihe) has so few weights in the first rows that the slope of one
 draw spreads four times as much as with one matrix a lag."""
 
@@ -59,7 +61,7 @@ def variance_profile(
             left out), ids (n, t), or an iterable of batches: ids (b, t) or pairs (ids, attention mask). An iterable is read once, in
             constant memory.
         init: measure fresh decoders of the same configuration instead of the model's weights, over `seeds` draws.
-        seeds: draws of the weights; by default 6, and 24 where a mixer has one vector a lag.
+        seeds: draws of the weights; by default 6, and 12 where a mixer has one vector a lag.
         sites: hook names; one without its block means every layer. By default the extraction or the heads, the sublayer's output and
             the stream after the layer.
         sequences: how many windows of a text to measure at most; by default 256, at initialisation 128, of a pretrained model 32.
@@ -77,7 +79,7 @@ def variance_profile(
     >>> profile.holds, [row.layer for row in profile.rows]
     (True, [0, 1, 2, 3])
     """
-    text = wing("zoo").heldout_text() if text_or_token_batches is None else text_or_token_batches
+    text = default_text(model) if text_or_token_batches is None else text_or_token_batches
     if init:
         return _at_init(model, text, seeds, sites, sequences or INIT_SEQUENCES)
     if seeds is not None:
@@ -97,12 +99,12 @@ def variance_profile(
     return _variance.profile(model, measured, other=rest, sites=sites)
 
 
-def verify(model: Any, text: str | None = None) -> Verification:
+def verify(model: Any, text: Any = None) -> Verification:
     """Every claim of the sources as a measurement with a verdict: holds, fails, undecided, or n/a where its conditions are not met.
 
     Args:
         model: from `load_model`.
-        text: what to measure on; None is the held-out text that ships with the decoders. Prompts of 24 tokens (fewer where the
+        text: a text to measure on; None is the held-out text that ships with the decoders. Prompts of 24 tokens (fewer where the
             context is shorter) are cut from it, without BOS, spread over its length; the variance takes windows as `variance_profile`.
 
     Returns:
@@ -120,12 +122,23 @@ def verify(model: Any, text: str | None = None) -> Verification:
     """
     if text is not None and not isinstance(text, str):
         raise TypeError(f"text: a string is needed, got {type(text).__name__}")
-    text = wing("zoo").heldout_text() if text is None else text
+    text = default_text(model) if text is None else text
     ours = is_ours(model)
     batches = _batched(windows(model, text)[: INIT_SEQUENCES if ours else PRETRAINED_SEQUENCES])
     return _claims.verify(
         model, prompts(model, text), siblings=siblings(model) if ours else None, batches=batches, seeds=_seeds(model) if ours else SEEDS
     )
+
+
+def default_text(model: Any) -> str:
+    """What a model is measured on when no text is given: the held-out novels, or fresh repeated blocks for `mha-induction`, whose
+    language has no other words."""
+    induction = wing("induction")
+    vocabulary = model.tokenizer.get_vocab() if getattr(model, "tokenizer", None) is not None else {}
+    if set(vocabulary) != set(induction.SYMBOLS):
+        return str(wing("zoo").heldout_text())
+    rows = induction.repeated_blocks(rows=INDUCTION_ROWS, n_ctx=model.cfg.n_ctx, seed=(0, 2, 0)).inputs
+    return " ".join(induction.SYMBOLS[i] for i in rows.flatten().tolist())
 
 
 def prompts(model: Any, text: str) -> list[Tensor]:

@@ -29,9 +29,9 @@ from plotly.offline import get_plotlyjs
 from analyses.claims import verify
 
 from . import figures
-from ._models import is_ours, wing
+from ._models import is_ours
 from .analysis import equivalence, ledger
-from .claims import prompts, siblings, variance_profile
+from .claims import default_text, prompts, siblings, variance_profile
 from .figures._door import entry_label, quantity
 from .figures._grid import colour_limit, ink_on, shade
 from .figures._text import count, cut, number, visible
@@ -382,7 +382,7 @@ def _claims(model: Any, step: Callable[[str], None]) -> tuple[Any, ...]:
     if not is_ours(model):
         return ()
     step("claims")
-    judged = verify(model, prompts(model, wing("zoo").heldout_text()), siblings=siblings(model), batches=())
+    judged = verify(model, prompts(model, default_text(model)), siblings=siblings(model), batches=())
     return tuple(row for row in judged.rows if row.id != "variance")
 
 

@@ -60,7 +60,7 @@ def test_at_initialisation_fresh_copies_are_drawn_and_the_callers_generator_is_n
     state = torch.get_rng_state()
     result = interp.variance_profile(model, text(200), init=True, sites="attn.hook_extraction")
     assert torch.equal(torch.get_rng_state(), state)
-    assert (result.init, result.seeds) == (True, 24)
+    assert (result.init, result.seeds) == (True, 12)
     assert interp.variance_profile(decoder(), text(200), init=True, sites="hook_attn_out").seeds == 6
     make = fresh(model)
     assert torch.equal(make(3).embed.W_E, make(3).embed.W_E)
@@ -89,3 +89,26 @@ def test_a_users_own_mixer_is_drawn_anew_too() -> None:
     config = DecoderConfig(n_layers=1, d_model=16, n_ctx=8, d_vocab=30, mixer="last")
     drawn = fresh(HookedDecoder(config, mixers={"last": Last}))(0)
     assert isinstance(drawn.blocks[0].attn, Last)
+
+
+def test_verify_cuts_prompts_from_a_text_and_leaves_nothing_out() -> None:
+    from analyses.claims import SENTENCES
+
+    model = decoder("ihe", n_ctx=12, mixer_bias=False)
+    state = torch.get_rng_state()
+    result = interp.verify(model, text(900))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert list(dict.fromkeys(r.id for r in result.rows)) == list(SENTENCES)
+    assert [r.id for r in result.rows if r.verdict == "fails" and r.id not in ("drive", "variance")] == []
+    with pytest.raises(TypeError, match="string is needed"):
+        interp.verify(model, torch.zeros(3))
+    with pytest.raises(ValueError, match="fewer than two windows"):
+        interp.verify(model, text(20))
+
+
+def test_every_shipped_decoder_has_a_text_it_can_read() -> None:
+    from interp.claims import default_text, prompts
+
+    for name in interp.list_models():
+        model = interp.load_model(name)
+        assert len(prompts(model, default_text(model))) == 16
