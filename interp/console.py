@@ -44,7 +44,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = ""
     cells = [list(row) for row in rows]
     drawn = Table(title=Text(title) if title else None, title_justify="left", header_style="bold")
     for i, column in enumerate(columns):
-        numeric = all(isinstance(row[i], int | float) or row[i] is None for row in cells)
+        numeric = all(row[i] is None or (isinstance(row[i], int | float) and not isinstance(row[i], bool)) for row in cells)
         drawn.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
         drawn.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
@@ -92,6 +92,8 @@ def visible(text: str) -> str:
 def _shown(cell: Any) -> str:
     if cell is None:
         return "-"
-    if isinstance(cell, bool) or not isinstance(cell, float):
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if not isinstance(cell, float):
         return visible(str(cell))
     return f"{cell:.5g}"
