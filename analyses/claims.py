@@ -371,9 +371,11 @@ def _effective_weights(subject: Subject, s: Sublayer) -> float:
 def row_wise(subject: Subject, state: State = "trained") -> ClaimRow:
     """The FFN in float64 on permuted rows against its permuted outputs."""
     bound = f"relative difference <= {PRACTICAL:.0e} (float64, practical)"
-    calls = {layer: c for (layer, slot), c in subject.calls[0].items() if slot == "mlp"}
+    found = {layer: c for (layer, slot), c in subject.calls[0].items() if slot == "mlp"}
+    calls = {layer: c for layer, c in found.items() if c.alone}
     if not calls:
-        return _row("row-wise", state, "n/a", None, bound, "no layer has a sublayer 2")
+        why = "sublayer 2 is given more than its rows here and cannot be called alone" if found else "no layer has a sublayer 2"
+        return _row("row-wise", state, "n/a", None, bound, why)
     order = torch.randperm(len(subject.prompts[0][0]), generator=torch.Generator().manual_seed(0))
     worst = 0.0
     for call in calls.values():
@@ -464,11 +466,12 @@ def position_free(subject: Subject, state: State = "trained") -> ClaimRow:
     order = torch.arange(t)
     order[[0, t // 2]] = order[[t // 2, 0]]
     changes: dict[str, list[float]] = {"Extractor": [], "attention": []}
+    attention = {s.layer for s in subject.attention}
     for (layer, slot), call in subject.calls[0].items():
-        if slot != "attn" or not call.alone:
+        kind = "Extractor" if layer in subject.extractors else "attention" if layer in attention else ""
+        if slot != "attn" or not call.alone or not kind:
             continue
         straight, exchanged = _first(in_double(call.module, call.rows)), _first(in_double(call.module, call.rows[:, order]))
-        kind = "Extractor" if layer in subject.extractors else "attention"
         changes[kind].append(_relative(exchanged[:, -1] - straight[:, -1], straight[:, -1]))
     with explicit(subject.model):
         base = subject.model(subject.prompts[0])
@@ -612,10 +615,11 @@ def variance(subject: Subject, siblings: Siblings | None, batches: Sequence[Batc
     """At initialisation: mean slope within 0.02 over the seeds, at extraction and sublayer output; trained: the slope, n/a."""
     rows = []
     bound = f"every mean slope within {SLOPE_TOLERANCE} of 1 (she, he) or 0 (ishe, ihe)"
-    if not batches:
-        return [_row("variance", "init", "n/a", None, bound, "no text was given to measure it on")]
     sites = [f"blocks.{s.layer}.{n}" for n in (EXTRACTION, SUBLAYER) for s in subject.mixers]
     sites = [n for n in sites if n in subject.model.hook_dict]
+    if not batches or not sites:
+        why = "no layer mixes positions" if batches else "no text was given to measure it on"
+        return [_row("variance", "init", "n/a", None, bound, why)]
     if siblings is None:
         rows.append(_row("variance", "init", "n/a", None, bound, "how this model's weights were drawn is not known"))
     else:

@@ -342,3 +342,41 @@ def test_no_norm_catches_a_claim_that_rests_on_the_norm(monkeypatch: pytest.Monk
     assert row.verdict == "fails"
     assert "fails: " in row.note
     assert "causal" in row.note.split("fails: ")[1]
+
+
+# ---- whatever the model ----
+
+
+def test_a_pretrained_model_of_any_family_gets_a_complete_table(tiny, family: str) -> None:
+    model = tiny(family)
+    vocabulary = int(model.cfg.d_vocab)
+    ids = torch.randint(1, vocabulary, (4, 10), generator=torch.Generator().manual_seed(4))
+    result = verify(model, list(ids.split(1)), batches=[ids])
+    assert {r.id for r in result.rows} == set(SENTENCES)
+    structural = {r.id: r for r in result.rows if r.id not in ("drive", "variance")}
+    assert [(r.id, r.note) for r in structural.values() if r.verdict == "fails"] == []
+    assert structural["causal"].verdict == "holds"
+
+
+@pytest.mark.parametrize("changes", [{"layout": "ffn_only"}, {"n_layers": 1, "layout": "mixer_only"}])
+def test_decoders_with_one_kind_of_sublayer_get_a_complete_table(changes: dict) -> None:
+    model = decoder("ishe", **changes)
+    result = verify(model, prompts(), siblings=siblings(model), batches=[torch.cat(prompts())])
+    assert {r.id for r in result.rows} == set(SENTENCES)
+    assert [(r.id, r.note) for r in result.rows if r.verdict == "fails" and r.id != "drive"] == []
+
+
+def test_a_mixer_of_ones_own_that_cannot_be_split_is_still_judged() -> None:
+    class Shift(nn.Module):
+        def __init__(self, config: DecoderConfig, layer: int) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(config.d_model))
+
+        def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return self.w * (x.cumsum(1) if attention_mask is None else (x * attention_mask[..., None]).cumsum(1))
+
+    torch.manual_seed(0)
+    config = DecoderConfig(n_layers=2, d_model=D, n_ctx=T, d_vocab=V, mixer="shift")
+    rows = {r.id: r for r in verify(HookedDecoder(config, mixers={"shift": Shift}).eval(), prompts()).rows}
+    assert rows["causal"].verdict == rows["row-wise"].verdict == "holds"
+    assert rows["reduce"].verdict == rows["project-sum"].verdict == rows["static-dynamic"].verdict == "n/a"
