@@ -107,7 +107,7 @@ class LedgerAverage:
         self.total += float(ledger.total[0])
         worst = ledger.certificate.worst
         self.holds = self.holds and ledger.holds
-        if not (worst.ratio <= self.worst_ratio):
+        if not (worst.ratio <= self.worst_ratio or math.isnan(self.worst_ratio)):  # a NaN is worst, and stays
             self.worst_ratio, self.worst_check = worst.ratio, worst.name
 
     def result(self) -> LedgerMean:

@@ -1,4 +1,4 @@
-"""Small models that several folders of tests share, in which nothing is zero: a bias or a gain that is counted twice, or not at all, shows."""
+"""Small models that several folders of tests share; in them nothing is zero, so that a bias or gain counted twice, or not at all, shows."""
 
 from pathlib import Path
 from typing import Any

@@ -29,9 +29,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def hf_folder(shared: Path) -> Callable[[str], Path]:
     """A tiny random Hugging Face model of a family of `builders`, biases and gains non-zero, saved with a byte-level tokenizer."""
-    from filelock import FileLock
-
     from builders import save_tiny
+    from filelock import FileLock
 
     def folder(family: str) -> Path:
         place = shared / f"tiny-{family}"

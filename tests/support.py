@@ -1,4 +1,4 @@
-"""The support table: every family by every split, measured. `python tests/support.py` writes docs/support.md; the tests judge the same rows.
+"""The support table: every family by every split, measured. `python tests/support.py` writes docs/support.md; tests judge the same rows.
 
 In here: one measurement a (family, split), on a tiny random model of the family with every bias and gain it can have non-zero.
 """

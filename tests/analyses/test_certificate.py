@@ -1,4 +1,4 @@
-"""The floating-point theory against real arithmetic: proved bounds are never exceeded, practical ones are of the right size, a NaN never holds."""
+"""The floating-point theory against real arithmetic: no proved bound is exceeded, practical ones have the right size, a NaN never holds."""
 
 import math
 from typing import Any
@@ -28,9 +28,7 @@ from analyses.certificate import (
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [(torch.float64, 53), (torch.float32, 24), (torch.float16, 11), (torch.bfloat16, 8)], ids=lambda x: str(x)
-)
+@pytest.mark.parametrize(("dtype", "bits"), [(torch.float64, 53), (torch.float32, 24), (torch.float16, 11), (torch.bfloat16, 8)], ids=str)
 def test_unit_roundoff_is_half_an_epsilon(dtype: torch.dtype, bits: int) -> None:
     u = unit(dtype)
     one = torch.ones((), dtype=dtype)
@@ -49,7 +47,14 @@ def test_gamma_is_highams() -> None:
 
 @pytest.mark.parametrize(
     ("gap", "bound", "expected"),
-    [(0.0, 0.0, 0.0), (1e-300, 0.0, math.inf), (1.0, 2.0, 0.5), (math.inf, 1.0, math.inf), (math.inf, math.inf, math.inf), (1.0, math.inf, 0.0)],
+    [
+        (0.0, 0.0, 0.0),
+        (1e-300, 0.0, math.inf),
+        (1.0, 2.0, 0.5),
+        (math.inf, 1.0, math.inf),
+        (math.inf, math.inf, math.inf),
+        (1.0, math.inf, 0.0),
+    ],
 )
 def test_ratio_of_zero_and_infinity(gap: float, bound: float, expected: float) -> None:
     assert ratio(gap, bound) == expected

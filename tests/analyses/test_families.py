@@ -1,4 +1,4 @@
-"""Fourteen families of pretrained models are exact, by every split, against what they print and against a true float64 run; Mamba is whole."""
+"""Fourteen families of pretrained models are exact by every split, against their print and a true float64 run; Mamba is whole."""
 
 import re
 from functools import cache
@@ -95,7 +95,7 @@ def test_mamba_has_components_and_the_rest_is_refused_by_name(tiny: Any) -> None
     assert rows.pop("component").holds
     assert all(not row.entries for row in rows.values())
     for by in ("head", "source", "head+source", "lag"):
-        assert re.search(r"'%s' is not possible for L0 mixer .*; use by='component'" % re.escape(by), rows[by].refused)
+        assert re.search(rf"'{re.escape(by)}' is not possible for L0 mixer .*; use by='component'", rows[by].refused)
     assert "has no FFN" in rows["neuron"].refused
     with pytest.raises(ValueError, match="no sublayer that mixes positions and can be split"):
         analysis.equivalence(tiny(family), IDS, prepend_bos=False)

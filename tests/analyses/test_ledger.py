@@ -1,4 +1,4 @@
-"""The ledger of our own decoders: every mixer, layout, norm and split adds up, at any stopping point, along any direction, or is refused."""
+"""The ledger of our own decoders: every mixer, layout, norm and split adds up, at any stream, along any direction, or is refused."""
 
 import inspect
 from collections.abc import Sequence
@@ -55,7 +55,9 @@ def assert_adds_up(ledgers: dict[str, Ledger]) -> None:
 @given(
     mixer=st.one_of(st.sampled_from(MIXERS), st.tuples(st.sampled_from(MIXERS), st.sampled_from(MIXERS))),
     layout=st.one_of(
-        st.sampled_from(["serial", "swapped", "parallel", "mixer_only", "ffn_only"]), st.just(("parallel", "swapped")), st.just(("ffn_only", "serial"))
+        st.sampled_from(["serial", "swapped", "parallel", "mixer_only", "ffn_only"]),
+        st.just(("parallel", "swapped")),
+        st.just(("ffn_only", "serial")),
     ),
     norm=st.sampled_from(["ln", "rms", "none"]),
     act_fn=st.sampled_from(["gelu", "relu"]),
@@ -130,7 +132,7 @@ def test_one_position_reads_what_several_read() -> None:
         model = decoder(mixer)
         several = all_splits(model, [1, 4, 6], 7)
         for by, found in all_splits(model, [4], 7).items():
-            at = {label: value for label, value in zip(several[by].labels, several[by].values[:, 1], strict=True)}
+            at = dict(zip(several[by].labels, several[by].values[:, 1], strict=True))
             for label, value in zip(found.labels, found.values[:, 0], strict=True):
                 assert value == pytest.approx(at[label], rel=1e-12, abs=1e-15)
 
@@ -264,7 +266,7 @@ def test_refusals_name_the_argument_and_the_fix() -> None:
         ask(position=True)
     with pytest.raises(ValueError, match="on_gap: 'raise' or 'report'"):
         unchecked(analysis.ledger)(model, ids, 7, 9, on_gap="ignore")
-    with pytest.raises(ValueError, match="against: .* is the answer itself"):
+    with pytest.raises(ValueError, match=r"against: .* is the answer itself"):
         analysis.ledger(model, ids, 7, 7)
     with pytest.raises(ValueError, match=r"direction: a floating tensor of shape \(16,\) is needed, got \(15,\)"):
         analysis.ledger(model, ids, direction=torch.ones(15))
@@ -272,7 +274,7 @@ def test_refusals_name_the_argument_and_the_fix() -> None:
         analysis.ledger(model, ids, direction=torch.full((16,), torch.nan))
     with pytest.raises(ValueError, match="a probe vector replaces answer and against"):
         analysis.ledger(model, ids, 7, direction=torch.ones(16))
-    with pytest.raises(ValueError, match="no sublayer that mixes positions|has no sublayer"):
+    with pytest.raises(ValueError, match=r"no sublayer that mixes positions"):
         analysis.ledger(decoder("mha", layout="ffn_only"), ids, 7, 9, by="head")
     with pytest.raises(ValueError, match="training mode"):
         analysis.ledger(decoder("mha").train(), ids, 7, 9)
@@ -353,7 +355,7 @@ def test_nothing_of_size_components_by_positions_by_width_is_built(mixer: str, b
     model = decoder(mixer, n_layers=n_layers, d_model=d, n_heads=h, n_ctx=t, d_mlp=96, d_vocab=29)
     view = DecoderView.of(model)
     logits, cache = captured(view, prompt(t))
-    parts = {"head": n_layers * h, "head+source": n_layers * h * t, "neuron": n_layers * 96, "lag": n_layers * t, "source": n_layers * t}[by]
+    parts = n_layers * {"head": h, "head+source": h * t, "neuron": 96, "lag": t, "source": t}[by]
     stored = max(p.numel() for p in model.parameters())
     with Largest() as seen:
         found = build(view, cache, logits, Reading(answers=((7,),) * t), list(range(t)), by=by)
