@@ -705,5 +705,3 @@ def verdicts(rows: Sequence[ClaimRow]) -> dict[str, int]:
     """
     kinds: tuple[Verdict, ...] = ("holds", "fails", "undecided", "n/a")
     return {k: sum(r.verdict == k for r in rows) for k in kinds}
-
-

@@ -342,9 +342,7 @@ def profile_at_init(
                 native=checks[site][1],
             )
         )
-    return VarianceProfile(
-        model=name or model_name(model), init=True, sequences=sequences, seeds=seeds, predicted_from=0, rows=tuple(rows)
-    )
+    return VarianceProfile(model=name or model_name(model), init=True, sequences=sequences, seeds=seeds, predicted_from=0, rows=tuple(rows))
 
 
 def _ensemble_variance(totals: Sequence[Moments]) -> Array:
@@ -499,9 +497,7 @@ def _samples(model: Any, tokens: Int[Tensor, "b t"], names: Sequence[str]) -> di
     return {n: _Sample(n, rows[n], extraction[n]) for n in names}
 
 
-def _read(
-    model: Any, tokens: Tensor, mask: Tensor | None, names: Sequence[str]
-) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
+def _read(model: Any, tokens: Tensor, mask: Tensor | None, names: Sequence[str]) -> tuple[Mapping[str, Tensor], Mapping[str, Tensor]]:
     """What each mixer was called with (after the norm's gain and bias, which no hook point holds) and what its hook holds."""
     rows: dict[str, Tensor] = {}
     held: dict[str, Tensor] = {}
