@@ -13,10 +13,24 @@ from interp.figures.equivalence import equivalence as equivalence
 from interp.figures.heads import heads as heads
 from interp.figures.kernels import kernels as kernels
 from interp.figures.ledger import ledger as ledger
+from interp.figures.lens import lens as lens
 from interp.figures.sources import sources as sources
 from interp.figures.tokens import tokens as tokens
 from interp.figures.variance import variance as variance
 from interp.figures.writing import write_html as write_html
 from interp.figures.writing import write_image as write_image
 
-__all__ = ["attention", "claims", "equivalence", "heads", "kernels", "ledger", "sources", "tokens", "variance", "write_html", "write_image"]
+__all__ = [
+    "attention",
+    "claims",
+    "equivalence",
+    "heads",
+    "kernels",
+    "ledger",
+    "lens",
+    "sources",
+    "tokens",
+    "variance",
+    "write_html",
+    "write_image",
+]

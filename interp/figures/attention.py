@@ -329,7 +329,9 @@ def attention(
             title += f"; {sinks} of {count(len(heads), 'head')} put over half their weight on the first token"
     what = " · ".join(part for part in (model, f"{count(length, 'token')} as fed: ") if part)
     subtitle = describe(model, tokens) if model else what + describe("", tokens).split(": ", 1)[1]
-    finish(
-        fig, title=title, subtitle=[subtitle], notes=notes, height=height, narrow={"xaxis.tickvals": [labels[i] for i in thin(length, 14)]}
-    )
+    narrow: dict[str, Any] = {"xaxis.tickvals": [labels[i] for i in thin(length, 14)]}
+    if len(heads) > 1:
+        few = [across[i] for i in thin(len(across), 8)]
+        narrow |= {"xaxis2.domain": [0, 1], "xaxis2.tickvals": [at for at, _ in few], "xaxis2.ticktext": [name for _, name in few]}
+    finish(fig, title=title, subtitle=[subtitle], notes=notes, height=height, narrow=narrow)
     return fig

@@ -140,8 +140,16 @@ def equivalence(equivalence: Any) -> go.Figure:
             f"({number(worst.ratio, 2)} times); against the model's output {number(worst.native_gap, 2)} against "
             f"{number(worst.native_bound, 2)} ({number(worst.native_ratio, 2)} times)"
         )
+    few = thin(len(rows), 8)
     return finish(
-        fig, title=title, subtitle=[describe(equivalence.model, equivalence.tokens)], notes=notes, alarm=alarm, height=300, legend_rows=1
+        fig,
+        title=title,
+        subtitle=[describe(equivalence.model, equivalence.tokens)],
+        notes=notes,
+        alarm=alarm,
+        height=300,
+        legend_rows=1,
+        narrow={"xaxis.tickvals": few, "xaxis.ticktext": [names[i] for i in few]},
     )
 
 

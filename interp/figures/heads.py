@@ -126,4 +126,9 @@ def heads(ledger: Any, *, position: int | None = None, limit: float | None = Non
         notes=notes,
         alarm=certificate_alarm(certificate),
         height=height,
+        narrow={
+            "xaxis.tickvals": [x[i] for i in thin(n_heads, 6)],
+            "xaxis.domain": [0, 0.56 if columns else 1],
+            **({"xaxis2.domain": [0.6, 1], "xaxis2.tickfont": {"size": 9}} if columns else {}),
+        },
     )

@@ -107,6 +107,8 @@ def variance(profile: Any) -> go.Figure:
     blocks = False
     named = set(layers) if len(rows) <= _LEGEND_ROOM else {layers[0], layers[-1]}
     seen: set[str] = set()
+    # theory speaks of fresh weights; beside many trained curves its lines would only hide them
+    theory = profile.init or len(rows) <= _LEGEND_ROOM
     positive: list[float] = []
     for row in rows:
         i = sites.index(_site(row))
@@ -121,7 +123,7 @@ def variance(profile: Any) -> go.Figure:
                 1.6,
                 colours[_layer(row)],
             ),
-            (row.theory, _THEORY, "dot", 2.0, colours[_layer(row)]),
+            (row.theory if theory else None, _THEORY, "dot", 2.0, colours[_layer(row)]),
         ):
             if values is None:
                 continue

@@ -410,6 +410,20 @@ def test_kernels_gain_is_the_norm_of_the_matrix_that_a_lag_applies(extractor_mod
         figures.kernels(decoder())
 
 
+def test_lens_says_since_when_the_last_token_leads(attention_model):
+    from interp.analysis import lens
+
+    result = dataclasses.replace(lens(attention_model, IDS, top_k=3), tokens=NASTY)
+    fig = figures.lens(result, decode=lambda i: f"<b>{i}</b>")
+    assert_harmless(fig)
+    assert f"&lt;b&gt;{result.top[-1][0][0]}&lt;/b&gt;" in fig.layout.title.text
+    assert list(fig.data[0].cells.values[0]) == list(result.streams)
+    assert fig.data[0].cells.values[1][-1] == _text.number(result.values[-1, 0], 4, signed=True)
+    assert "do not add up" in fig.layout.title.subtitle.text.replace("<br>", " ")
+    with pytest.raises(TypeError, match="got dict"):
+        figures.lens({})
+
+
 # ---- variance, claims
 
 
