@@ -17,8 +17,9 @@ AUSTEN_NAMES = [f"{mixer}-austen" for mixer in AUSTEN]
 INDUCTION = "mha-induction"
 FILES = {"README.md", "config.json", "log.jsonl", "model.safetensors", "recipe.json", "samples.txt", "tokenizer.json"}
 
-# The recorded losses are of the weights as stored, rounded to float16 and widened again, which is exact. So only float32 arithmetic in another
-# order is between them and a second measurement: some 1e-7 of the loss, mostly from summing 4,096 terms. The rounding itself moved it by 1e-6 to 1e-5.
+# The recorded losses are of the weights as stored, rounded to float16 and widened again, which is exact. So only float32 arithmetic in
+# another order is between them and a second measurement: some 1e-7 of the loss, mostly from summing 4,096 terms. The rounding itself moved
+# them by 1e-6 to 1e-5.
 SAME_LOSS = 5e-6
 
 
