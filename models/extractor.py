@@ -113,7 +113,7 @@ class Extractor(nn.Module):
         """What each source row j writes to row i along the direction ``u_i``, the direction folded through the weights first.
 
             she   s_i x_j . (W_ext[i-j] (adj_i * u_i))
-            he    s_i (x_j W_in + b_in) . (w_lag[i-j] * adj_i * (W_out u_i))
+            he    s_i (x_j W_in) . (w_lag[i-j] * adj_i * (W_out u_i))
 
         In float64 whatever the decoder computes in; nothing larger than one row's (source, d, b) is built beside the widened weights.
 
@@ -124,7 +124,8 @@ class Extractor(nn.Module):
             rows: Destination rows, absolute and not negative.
 
         Returns:
-            (b, 1, row, source) each; a source later than the row is zero.
+            (b, 1, row, source) each; a source later than the row is zero. The moduli count `b_in` beside each source's own products,
+            so that they bound the whole sum; its value is a constant.
         """
         x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
         weight, u = _double(self.lag_weight), _double(u)
@@ -147,12 +148,16 @@ class Extractor(nn.Module):
         self, acts: Mapping[str, Tensor], u: Float[Tensor, "b row d"], rows: Sequence[int]
     ) -> dict[str, Float64[Tensor, "b row"]]:
         """What no source wrote, along ``u_i``, by the name of its bias; empty without biases. Arguments as in `writes`."""
-        if self.by_vector:
-            return {} if self.b_out is None else {"b_out": _double(u) @ _double(self.b_out)}
-        if self.b_ext is None:
+        gate, u = _double(acts["hook_adjustment"])[:, list(rows)], _double(u)  # (b,row,d)
+        if not self.by_vector:
+            return {} if self.b_ext is None else {"b_ext": (gate * u) @ _double(self.b_ext)}
+        if self.b_in is None or self.b_out is None:
             return {}
-        gate = _double(acts["hook_adjustment"])[:, list(rows)]  # (b,row,d)
-        return {"b_ext": (gate * _double(u)) @ _double(self.b_ext)}
+        x, mask = _double(acts["input"]), acts.get("attention_mask")
+        value = _double(self.b_in).expand_as(x)
+        value = value if mask is None else value.masked_fill(mask[..., None] == 0, 0)
+        extraction = (self.row_factor(x, mask) * causal_sum(value, _double(self.lag_weight)))[:, list(rows)]
+        return {"b_in": (extraction * gate * (u @ _double(self.W_out).T)).sum(-1), "b_out": u @ _double(self.b_out)}
 
     @torch.no_grad()
     def replay(self, acts: Mapping[str, Tensor], rows: Sequence[int]) -> Float64[Tensor, "b row d"]:
@@ -169,7 +174,7 @@ class Extractor(nn.Module):
         """The rows that the lags weigh, the sums of |terms| and of terms^2 they are made of; zero at padded rows."""
         if self.by_vector:
             W, b = _double(self.W_in), x.new_zeros(x.shape[-1]) if self.b_in is None else _double(self.b_in)
-            parts = [power(x) @ power(W) + power(b) for power in _POWERS]
+            parts = [x @ W, *(power(x) @ power(W) + power(b) for power in _POWERS[1:])]
         else:
             parts = [power(x) for power in _POWERS]
         return parts if mask is None else [part.masked_fill(mask[..., None] == 0, 0) for part in parts]
