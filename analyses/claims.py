@@ -28,7 +28,7 @@ from .certificate import Precision, gamma, unit
 from .equivalence import Equivalence, equivalence
 from .statistics import Estimate, mean_interval
 from .variance import EXTRACTION, SUBLAYER, Batch, LagKernel, VarianceProfile, in_double, profile, profile_at_init
-from .views import Attention, DecoderView, Sublayer
+from .views import Attention, DecoderView, Sublayer, own_projection
 
 State = Literal["init", "trained"]
 Verdict = Literal["holds", "fails", "undecided", "n/a"]
@@ -304,9 +304,31 @@ def additive(subject: Subject, state: State = "trained") -> ClaimRow:
 
 
 def project_sum(subject: Subject, state: State = "trained") -> ClaimRow:
-    """`concat_h(z^h) W_O == sum_h z^h W_O^h`, the model's own projection against the per-head view ([E21], [C23b])."""
+    """`concat_h(z^h) W_O == sum_h z^h W_O^h`, the model's own projection against the per-head view ([E21], [C23b]); and a third
+    evaluation of the sum, as a grouped 1x1 convolution over heads summed over its groups."""
     otherwise = "no layer with heads: for an Extractor the same identity runs over lags (reduce)"
-    return _identity(subject, state, "project-sum", "heads", otherwise)
+    row = _identity(subject, state, "project-sum", "heads", otherwise)
+    if row.measured is None or not subject.attention:
+        return row
+    third = _worst([_grouped_convolution(subject, s) for s in subject.attention])
+    worst = _worst([row.measured, third])
+    note = f"{row.note}; as a grouped 1x1 convolution at {third:.2g}"
+    return _judged("project-sum", state, worst <= 1, worst, row.bound, note)
+
+
+def _grouped_convolution(subject: Subject, s: Sublayer) -> float:
+    """Worst ratio of the model's own projection to `sum_groups conv1x1(z)` in float64; both within `gamma_n S` of the exact sum."""
+    a = s.parts
+    assert isinstance(a, Attention)
+    z = subject.runs[0][1][a.z][0].double()  # (t, h, e)
+    W = a.W_O.detach().double()  # (h, e, d)
+    h, e, d = W.shape
+    bias = torch.zeros(d, dtype=W.dtype, device=W.device) if a.b_O is None else a.b_O.detach().double()
+    groups = nn.functional.conv1d(z.flatten(1).T[None], W.transpose(1, 2).reshape(h * d, e, 1), groups=h)  # (1, h*d, t)
+    summed = groups.view(h, d, -1).sum(0).T + bias
+    bound = 2 * gamma(h * e + 1, unit(torch.float64)) * (z.flatten(1).abs() @ W.flatten(0, 1).abs() + bias.abs())
+    gap = (own_projection(s, z) - summed).abs()
+    return float(torch.where(gap == 0, 0.0, gap / bound).nan_to_num(nan=math.inf).max())
 
 
 def _identity(subject: Subject, state: State, claim: str, axis: str, otherwise: str) -> ClaimRow:

@@ -142,6 +142,7 @@ def test_project_sum_catches_two_heads_exchanged_in_the_projection(monkeypatch: 
     monkeypatch.setattr(MultiHeadAttention, "project", lambda self, z: honest(self, z[..., [1, 0, 2, 3], :]))
     row = claims.project_sum(subject(decoder("mha")))
     assert (row.verdict, row.measured > 1000) == ("fails", True)
+    assert float(row.note.split("convolution at ")[1]) > 1000
 
 
 @pytest.mark.parametrize("mixer", EXTRACTORS)

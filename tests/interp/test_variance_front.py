@@ -9,7 +9,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import interp
-from interp.claims import fresh, windows
+from interp.claims import default_text, fresh, prompts, windows
 from models.config import DecoderConfig
 from models.decoder import HookedDecoder
 
@@ -107,8 +107,26 @@ def test_verify_cuts_prompts_from_a_text_and_leaves_nothing_out() -> None:
 
 
 def test_every_shipped_decoder_has_a_text_it_can_read() -> None:
-    from interp.claims import default_text, prompts
-
     for name in interp.list_models():
         model = interp.load_model(name)
         assert len(prompts(model, default_text(model))) == 16
+
+
+@pytest.mark.smollm2
+def test_variance_and_claims_on_a_pretrained_model(smollm2) -> None:
+    sites = ["blocks.0.attn.hook_z", "blocks.29.hook_attn_out", "hook_resid_post"]
+    result = interp.variance_profile(smollm2, sites=sites, sequences=9)
+    assert (result.sequences, len(result.rows)) == (9, 32)
+    for row in result.rows:
+        assert row.interval[0] < row.slope < row.interval[1]
+        assert (row.variance > 0).all()
+        assert row.identity is None
+    assert result.at("attn.hook_z", 0).theory_slope == -1.0
+    with pytest.raises(ValueError, match="no decoder of this package"):
+        interp.variance_profile(smollm2, init=True)
+    short = default_text(smollm2)[:3000]  # a few windows; the prompts of the claims are as many as ever
+    rows = {r.id: r for r in interp.verify(smollm2, short).rows}
+    held = {i for i, r in rows.items() if r.verdict == "holds"}
+    assert held == {"additive", "project-sum", "reduce", "row-wise", "causal", "static-dynamic"}
+    # The stream's way to its last row is gone by the last FFN: further in the middle than a random walk of the same steps.
+    assert rows["drive"].verdict == "fails"
