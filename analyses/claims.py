@@ -581,26 +581,31 @@ def drive_of(start: Float[Tensor, "t d"], writes: Float[Tensor, "k t d"], *, dra
     """
     if len(writes) < 2:
         raise ValueError(f"writes: at least two are needed for an order, got {len(writes)}")
-    start, writes = start.double(), writes.double()
     rng = torch.Generator().manual_seed(seed)
-    distance, cosine = _approach(start, writes)
+    parts = torch.cat([start[None], writes]).double().transpose(0, 1)  # (t, k+1, d)
+    gram = (parts @ parts.transpose(1, 2)).cpu()
+    distance, cosine = _approach(gram)
     null = np.zeros(2)
     for _ in range(draws):
-        order = torch.randperm(len(writes), generator=rng)
-        signs = torch.randint(0, 2, (len(writes), 1, 1), generator=rng).double() * 2 - 1
-        null += np.array(_approach(start, (writes[order] * signs.to(writes))))
+        order = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(len(writes), generator=rng)])
+        signs = torch.cat([torch.ones(1), torch.randint(0, 2, (len(writes),), generator=rng) * 2 - 1]).double()
+        null += np.array(_approach(gram[:, order][:, :, order] * signs[:, None] * signs))
     null /= draws
     return Drive(float(null[0]) - distance, cosine - float(null[1]))
 
 
-def _approach(start: Float64[Tensor, "t d"], writes: Float64[Tensor, "k t d"]) -> tuple[float, float]:
-    """Mean over the streams between first and last of the distance to the last (in units of the whole way) and of the cosine."""
-    streams = start + writes.cumsum(0)  # (k, t, d)
-    last, between = streams[-1], streams[:-1]
-    way = (last - start).norm(dim=-1).clamp(min=1e-300)
-    distance = (between - last).norm(dim=-1) / way
-    cosine = torch.nn.functional.cosine_similarity(between, last.expand_as(between), dim=-1)
-    return float(distance.mean()), float(cosine.mean())
+def _approach(gram: Float64[Tensor, "t n n"]) -> tuple[float, float]:
+    """Mean over the streams between first and last of the distance to the last (in units of the whole way) and of the cosine.
+
+    Read off the inner products of the start and the writes, so that a null costs no width: stream `k` is the sum of the first `k + 1`.
+    """
+    inner = gram.cumsum(1).cumsum(2)  # of stream with stream
+    square = inner.diagonal(dim1=1, dim2=2)  # (t, n)
+    with_last, last = inner[:, :, -1], square[:, -1:]
+    to_last = (square - 2 * with_last + last).clamp(min=0).sqrt()
+    distance = to_last[:, 1:-1] / to_last[:, :1].clamp(min=1e-300)
+    cosine = with_last / (square * last).clamp(min=1e-300).sqrt()
+    return float(distance.mean()), float(cosine[:, 1:-1].mean())
 
 
 def drive(subject: Subject, state: State = "trained") -> ClaimRow:

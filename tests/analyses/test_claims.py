@@ -259,6 +259,17 @@ def test_drive_tells_a_straight_way_from_a_detour_and_a_random_walk() -> None:
     assert mean_interval(gains).low < 0 < mean_interval(gains).high  # a random walk is its own null
 
 
+def test_the_approach_is_what_its_definition_says() -> None:
+    g = torch.Generator().manual_seed(5)
+    start, writes = torch.randn(4, D, generator=g).double(), torch.randn(7, 4, D, generator=g).double()
+    parts = torch.cat([start[None], writes]).transpose(0, 1)
+    distance, cosine = claims._approach(parts @ parts.transpose(1, 2))
+    streams = start + writes.cumsum(0)
+    between, last = streams[:-1], streams[-1]
+    assert distance == pytest.approx(float(((between - last).norm(dim=-1) / (last - start).norm(dim=-1)).mean()))
+    assert cosine == pytest.approx(float(torch.cosine_similarity(between, last.expand_as(between), dim=-1).mean()))
+
+
 def test_drive_fails_on_a_decoder_whose_second_half_undoes_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder("ishe", n_layers=4)
     wrote: dict[int, Tensor] = {}
