@@ -13,7 +13,8 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -139,11 +140,13 @@ def report(
     extracts = any(hasattr(getattr(block, "attn", None), "W_adj") for block in model.blocks)
     lags = _named(split("lag"), name, tokens) if extracts else None
     step("equivalence")
-    identity = equivalence(model, capture)
+    with _one_thread(is_ours(model)):
+        identity = equivalence(model, capture)
     if not identity.tokens:
         identity = replace(identity, tokens=tokens)
-    profiles = _profiles(model, step)
-    claims = _claims(model, step)
+    with _one_thread(is_ours(model)):
+        profiles = _profiles(model, step)
+        claims = _claims(model, step)
     step("pictures")
 
     sections = [_ledger_section(whole)]
@@ -365,6 +368,17 @@ def _variance_section(profiles: Sequence[Any]) -> Section:
         "(slope 1), iSHE's stays flat (slope 0). Trained weights obey no law; their slopes are measurements.",
         plots,
     )
+
+
+@contextmanager
+def _one_thread(wanted: bool) -> Iterator[None]:
+    """Thousands of tiny operations gain nothing from more threads, and on a busy machine they wait for one another (8 times slower)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _profiles(model: Any, step: Callable[[str], None]) -> list[Any]:
