@@ -391,6 +391,8 @@ def _row(
         level = np.mean(np.log(variance[positive]) - expected * np.log(positions[positive]))
         line = np.exp(level) * positions.astype(np.float64) ** expected
     notes = [law.statement]
+    if slopes:
+        notes.append(f"sd {spread:.3f} over {len(slopes)} seeds; one draw's variance over sequences alone: slope {slope_one_draw:+.3f}")
     if law.left_out:
         notes.append(f"{law.left_out} position(s) without variance left out of the fit")
     if predicted_diagonal is not None and predicted is None:
