@@ -103,12 +103,17 @@ class Ledger:
         return self.positions.index(position)
 
     def to_dataframe(self) -> "Any":
-        """A pandas frame with one line per (entry, position): label, kind, layer, head, source, lag, neuron, position, value."""
+        """A pandas frame with one line per (entry, position): label, kind, layer, head, source, lag, neuron, position, value.
+
+        `frame.attrs` carries `holds` and `certificate`, the printable lines of the worst position's certificate.
+        """
         import pandas as pd
 
         fields = [{**e.__dict__} for e in self.entries]
         frames = [pd.DataFrame(fields).assign(position=p, value=self.values[:, c]) for c, p in enumerate(self.positions)]
-        return pd.concat(frames, ignore_index=True)
+        frame = pd.concat(frames, ignore_index=True)
+        frame.attrs |= {"holds": self.holds, "certificate": self.certificate.summary()}
+        return frame
 
     def __str__(self) -> str:
         return self.certificate.summary()[0]
