@@ -131,6 +131,8 @@ def ledger(
     """
     if on_gap not in ("raise", "report"):
         raise ValueError(f"on_gap: 'raise' or 'report' is needed, got {on_gap!r}")
+    if not isinstance(exact, bool):
+        raise TypeError(f"exact: True or False is needed, got {exact!r}")
     if direction is not None and (answer is not None or against is not None):
         raise ValueError("direction: a probe vector replaces answer and against; give one or the other")
     refuse_training(model)
@@ -272,6 +274,8 @@ def _per_prompt(answers: Any, count: int, name: str) -> list[Any]:
 
 def _targets(view: DecoderView, kind: str, wanted: Any, length: int) -> list[tuple[int, int]]:
     layers = [s.layer for s in view.sublayers if s.slot != "mlp"]
+    if not isinstance(wanted, Sequence) or isinstance(wanted, str):
+        raise TypeError(f"{kind}: a sequence is needed, such as {'[(0, 1)]' if kind in ('heads', 'neurons') else '[1]'}; got {wanted!r}")
     out = []
     for t in wanted:
         pair = t if isinstance(t, tuple) else None
@@ -288,7 +292,7 @@ def _targets(view: DecoderView, kind: str, wanted: Any, length: int) -> list[tup
 
 def positions(position: int | Sequence[int], length: int) -> list[int]:
     """Absolute positions in a prompt of `length` tokens; negative ones count from the end."""
-    many = [position] if isinstance(position, int) else list(position)
+    many = [position] if isinstance(position, int) else list(position) if isinstance(position, Sequence) else []
     if not many or any(isinstance(p, bool) or not isinstance(p, int) for p in many):
         raise TypeError(f"position: a whole number or a sequence of them is needed, got {position!r}")
     for p in many:
@@ -354,6 +358,8 @@ def _reading(model: Any, logits: Tensor, rows: list[int], answer: Answer | None,
 def _ids(model: Any, answer: Answer, name: str) -> tuple[int, ...]:
     if isinstance(answer, str | int):
         return (resolve_answer(model, answer),)
+    if not isinstance(answer, Sequence) or isinstance(answer, bytes):
+        raise TypeError(f"{name}: a text of one token, an id, or a sequence of them is needed, got {answer!r}")
     many = tuple(resolve_answer(model, a) for a in answer)
     if not many:
         raise ValueError(f"{name}: an empty sequence; name at least one token")

@@ -355,8 +355,12 @@ def _read_text(file: Path, option: str) -> str:
 
 def _check_writable(path: Path, option: str) -> None:
     """Raise ValueError unless a file can be made at `path`; asked before computing, by making one beside it."""
+    if str(path) in ("", ".", "-"):
+        raise ValueError(f"{option}: the name of a file is needed, got {str(path)!r}")
     if path.is_dir():
         raise ValueError(f"{option}: {str(path)!r} is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{option}: {str(path)!r} is a device or a pipe, which a file would replace; name a regular file")
     try:
         with tempfile.TemporaryFile(dir=path.parent):
             pass

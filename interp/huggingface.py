@@ -196,6 +196,7 @@ def _check_weights(folder: Path) -> list[Path]:
 
 
 def _read_model(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> tuple[Any, Any]:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     kind = config.get("model_type")
@@ -212,7 +213,7 @@ def _read_model(folder: Path, config: dict[str, Any], dtype: torch.dtype) -> tup
             trust_remote_code=False,
             output_loading_info=True,
         )
-    except (ValueError, RuntimeError, OSError, KeyError, TypeError) as error:
+    except (ValueError, RuntimeError, OSError, KeyError, TypeError, StrictDataclassError) as error:
         raise ValueError(f"cannot read the model in {str(folder)!r} ({_line(error)}): take an intact copy, or another model") from error
     # transformers leaves a missing weight random and says so in a log; for us it is no model.
     if missing := sorted(info["missing_keys"]):

@@ -38,7 +38,7 @@ from .figures._grid import colour_limit, ink_on, shade
 from .figures._text import count, cut, number, visible
 from .figures.claims import VERDICTS, field, told
 from .figures.tokens import token_sums
-from .figures.writing import write_atomic
+from .figures.writing import refuse_target, write_atomic
 from .loading import load_model
 from .running import run_with_cache
 from .tokens import encode, model_name, strings
@@ -571,8 +571,7 @@ def _writable(output: str | os.PathLike[str]) -> Path:
         ValueError: a folder, a missing or read-only parent folder.
     """
     target = Path(output)
-    if target.is_dir():
-        raise ValueError(f"output: {target} is a folder; name a file in it")
+    refuse_target(target, "output")
     parent = target.parent
     if not parent.is_dir():
         raise ValueError(f"output: the folder {parent} does not exist; make it first or choose another place")

@@ -108,7 +108,7 @@ def _prompts(text: Any) -> list[Any]:
         if text.ndim not in (1, 2) or text.numel() == 0:
             raise ValueError(f"ids must have shape (t,) or (b, t) with at least one token, got {tuple(text.shape)}")
         return [text] if text.ndim == 1 else list(text)
-    if isinstance(text, Sequence):
+    if isinstance(text, Sequence) and not isinstance(text, bytes | bytearray):
         if not text:
             raise ValueError("text is an empty list: give at least one prompt, with at least one token")
         return [text] if all(isinstance(item, int) for item in text) else list(text)
@@ -199,12 +199,19 @@ def _with_bos(ids: list[int], bos: int | None) -> list[int]:
 
 def _too_long(model: Any, text: str, count: int, limit: int, bos: int | None) -> str:
     """The message for a text that does not fit, with the longest beginning (in characters) that does."""
+
+    def fit(end: int) -> bool:
+        try:
+            return len(_with_bos(text_ids(model, text[:end]), bos)) <= limit
+        except ValueError:  # cut inside a word that the tokenizer knows only whole
+            return False
+
     fits, breaks = 0, min(len(text), limit)
-    while breaks < len(text) and len(_with_bos(text_ids(model, text[:breaks]), bos)) <= limit:
+    while breaks < len(text) and fit(breaks):
         fits, breaks = breaks, min(2 * breaks, len(text))
     while breaks - fits > 1:
         middle = (fits + breaks) // 2
-        if len(_with_bos(text_ids(model, text[:middle]), bos)) <= limit:
+        if fit(middle):
             fits = middle
         else:
             breaks = middle

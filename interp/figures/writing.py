@@ -15,14 +15,23 @@ def _require_figure(fig: Any) -> None:
         raise TypeError(f"fig: wants a plotly Figure (what the functions of interp.figures return), got {type(fig).__name__}")
 
 
+def refuse_target(path: Path, name: str) -> None:
+    """Raise ValueError if something that must not be replaced by a file sits at `path`; `name` is what the message calls it."""
+    if path.is_dir():
+        raise ValueError(f"{name}: {str(path)!r} is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{name}: {str(path)!r} is a device or a pipe, which a file would replace; name a regular file")
+
+
 def write_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
     """Writes `content` to a temporary file beside `path`, then renames it: nobody ever sees half a file.
 
-    Raises ValueError when the folder does not exist, or when `path` is a folder or cannot be written.
+    A symbolic link is followed: the file it points to is replaced, not the link.
+
+    Raises ValueError when the folder does not exist, or when `path` is a folder, no regular file (a device, a pipe) or cannot be written.
     """
-    target = Path(path)
-    if target.is_dir():
-        raise ValueError(f"output: {target} is a folder; name a file in it")
+    target = Path(path).resolve()
+    refuse_target(target, "output")
     if not target.parent.is_dir():
         raise ValueError(f"output: the folder {target.parent} does not exist; make it first or choose another place")
     try:
