@@ -71,9 +71,11 @@ def list_models(json: Json = False, device: Device = "cpu", dtype: Dtype = "floa
     if json:
         console.emit({"models": rows})
         return 0
-    columns = ("name", "mixer", "n_layers", "d_model", "n_ctx", "d_vocab", "loss")
+    columns = ("name", "mixer", "n_layers", "d_model", "n_ctx", "d_vocab", "steps", "loss")
     console.table(columns, [[row[c] for c in columns] for row in rows])
-    console.say("loss: nats per token on held-out text. Also accepted: a folder, a .gguf file, a hub id owner/name.")
+    console.say(
+        "loss: nats per token on held-out text; one seed and unlike numbers of steps, so no comparison. Also accepted: a folder, a .gguf file, a hub id owner/name."
+    )
     return 0
 
 
@@ -417,9 +419,10 @@ def _shipped(name: str, folder: Path) -> dict[str, Any]:
 
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     recipe = folder / "recipe.json"
-    validation = json.loads(recipe.read_text(encoding="utf-8")).get("validation", {}) if recipe.is_file() else {}
+    told = json.loads(recipe.read_text(encoding="utf-8")) if recipe.is_file() else {}
     facts = {key: config[key] for key in ("mixer", "n_layers", "d_model", "n_ctx", "d_vocab")}
-    return {"name": name, **facts, "loss": validation.get("loss"), "path": str(folder)}
+    trained = {"steps": told.get("training", {}).get("steps"), "loss": told.get("validation", {}).get("loss")}
+    return {"name": name, **facts, **trained, "path": str(folder)}
 
 
 def _interval(interval: tuple[float, float]) -> str:

@@ -62,7 +62,7 @@ def refused(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_models_lists_what_ships(capsys: pytest.CaptureFixture[str]) -> None:
     rows = run_json(["models"], capsys)["models"]
     assert [row["name"] for row in rows] == interp.list_models()
-    assert {"name", "mixer", "n_layers", "d_model", "n_ctx", "d_vocab", "loss"} <= set(rows[0])
+    assert {"name", "mixer", "n_layers", "d_model", "n_ctx", "d_vocab", "steps", "loss"} <= set(rows[0])
     assert main(["models"]) == 0
     assert "ishe-austen" in capsys.readouterr().out
 
