@@ -73,9 +73,8 @@ def list_models(json: Json = False, device: Device = "cpu", dtype: Dtype = "floa
         return 0
     columns = ("name", "mixer", "n_layers", "d_model", "n_ctx", "d_vocab", "steps", "loss")
     console.table(columns, [[row[c] for c in columns] for row in rows])
-    console.say(
-        "loss: nats per token on held-out text; one seed and unlike numbers of steps, so no comparison. Also accepted: a folder, a .gguf file, a hub id owner/name."
-    )
+    console.say("loss: nats per token on held-out text; one seed and unlike numbers of steps, so no comparison.")
+    console.say("Also accepted: a folder, a .gguf file, a hub id owner/name.")
     return 0
 
 
