@@ -27,8 +27,8 @@ class _PromoteFloat32(TorchDispatchMode):
 def float64_run(model: nn.Module) -> Iterator[None]:
     """Inside this block `model` is held, and runs, in float64; afterwards every parameter and buffer is the tensor it was.
 
-    Costs twice the model's memory while it lasts. The weights are swapped in place, because a copied Bridge still listens to the
-    original's hooks.
+    While it lasts the float64 weights lie beside the stored ones: for a float32 model three times its memory. The weights are swapped
+    in place, because a copied Bridge still listens to the original's hooks.
     """
     default = torch.get_default_dtype()
     tensors = [t for t in (*model.parameters(), *model.buffers()) if t.is_floating_point()]

@@ -111,7 +111,7 @@ def ledger(
         direction: a probe vector (d_model,) instead of an answer: the number explained is the stream's dot product with it.
         at: stop at a residual stream inside the model ("blocks.2.hook_resid_pre"). An answer is then read along the final norm with
             its *final* scale frozen (attribution); for each stream's own statistics see `interp.lens`.
-        exact: explain a true float64 run instead of the printed number (2 to 3 times the time, 2 times the memory).
+        exact: explain a true float64 run instead of the printed number (about twice the time; float64 weights beside the stored ones).
         on_gap: "raise" `IncompleteLedger` when a check fails, or "report" it in the result, its figures and tables.
         max_bytes: refuse, before computing, entries that would take more.
         prepend_bos: see `interp.encode`.
