@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, nn
 
+from . import drive as _drive
 from . import ledger as _ledger
 from .capture import Cache, explicit, hooked, model_name, refuse_training, run_with_cache
 from .certificate import Precision, gamma, unit
@@ -37,7 +38,6 @@ PRACTICAL = 1e6 * 2.0**-53
 """Relative size below which a float64 difference is taken for rounding, and above which for an effect."""
 
 SLOPE_TOLERANCE = 0.02
-NULL_DRAWS = 32
 LEDGER_PROMPTS = 3
 
 SENTENCES = {
@@ -558,68 +558,18 @@ def _first(out: Any) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------------- drive
 
 
-@dataclass(frozen=True)
-class Drive:
-    """By how much a stream is nearer to its final row than the null of the same writes in random order with random signs.
-
-    Attributes:
-        distance: null's distance to the final row less the stream's, each in units of its own whole way, averaged over sublayers and
-            rows; positive is nearer.
-        cosine: the stream's cosine with the final row less the null's.
-    """
-
-    distance: float
-    cosine: float
-
-
-def drive_of(start: Float[Tensor, "t d"], writes: Float[Tensor, "k t d"], *, draws: int = NULL_DRAWS, seed: int = 0) -> Drive:
-    """Compare one stream, `start` plus its `writes` in order, with its null. A random walk already moves 84 % of rows monotonically,
-    so that only the difference to the null says anything.
-
-    Raises:
-        ValueError: fewer than two writes, so that there is no order to speak of.
-    """
-    if len(writes) < 2:
-        raise ValueError(f"writes: at least two are needed for an order, got {len(writes)}")
-    rng = torch.Generator().manual_seed(seed)
-    parts = torch.cat([start[None], writes]).double().transpose(0, 1)  # (t, k+1, d)
-    gram = (parts @ parts.transpose(1, 2)).cpu()
-    distance, cosine = _approach(gram)
-    null = np.zeros(2)
-    for _ in range(draws):
-        order = torch.cat([torch.zeros(1, dtype=torch.long), 1 + torch.randperm(len(writes), generator=rng)])
-        signs = torch.cat([torch.ones(1), torch.randint(0, 2, (len(writes),), generator=rng) * 2 - 1]).double()
-        null += np.array(_approach(gram[:, order][:, :, order] * signs[:, None] * signs))
-    null /= draws
-    return Drive(float(null[0]) - distance, cosine - float(null[1]))
-
-
-def _approach(gram: Float64[Tensor, "t n n"]) -> tuple[float, float]:
-    """Mean over the streams between first and last of the distance to the last (in units of the whole way) and of the cosine.
-
-    Read off the inner products of the start and the writes, so that a null costs no width: stream `k` is the sum of the first `k + 1`.
-    """
-    inner = gram.cumsum(1).cumsum(2)  # of stream with stream
-    square = inner.diagonal(dim1=1, dim2=2)  # (t, n)
-    with_last, last = inner[:, :, -1], square[:, -1:]
-    to_last = (square - 2 * with_last + last).clamp(min=0).sqrt()
-    distance = to_last[:, 1:-1] / to_last[:, :1].clamp(min=1e-300)
-    cosine = with_last / (square * last).clamp(min=1e-300).sqrt()
-    return float(distance.mean()), float(cosine[:, 1:-1].mean())
-
-
 def drive(subject: Subject, state: State = "trained") -> ClaimRow:
     """Distance and cosine to the final row against the null, with Student's t interval over prompts; both must be above 0."""
     bound = "95 % intervals of both above 0 (nearer than the null)"
     view = subject.view
-    if len(view.sublayers) < 2:
+    if len(_drive.steps(view)) < 2:
         return _row("drive", state, "n/a", None, bound, "a single sublayer has no order")
-    names = [view.blocks[0].pre, *(s.out for s in view.sublayers)]
-    gains: list[Drive] = []
+    names = _drive.hooks(view)
+    gains: list[_drive.Gain] = []
     with explicit(subject.model):
         for number, ids in enumerate(subject.prompts):
             _, cache = run_with_cache(subject.model, ids, names_filter=names)
-            gains.append(drive_of(cache[names[0]][0], torch.stack([cache[n][0] for n in names[1:]]), seed=number))
+            gains.append(_drive.drive(view, cache, seed=number).gain)
     distance, cosine = mean_interval([g.distance for g in gains]), mean_interval([g.cosine for g in gains])
     note = f"distance {_span(distance)}, cosine {_span(cosine)} better than the same writes in random order and sign; {len(gains)} prompts"
     return _row("drive", state, _above_zero([distance, cosine]), distance.value, bound, note)
