@@ -440,7 +440,7 @@ def padding(subject: Subject, state: State = "trained") -> ClaimRow:
         model = copy.deepcopy(model).double()
     unmasked, stays = _padded(model, subject.prompts[0], p, masked=False)
     foreign = len(subject.extractors) < len(subject.mixers)
-    counts = any(k.by_count for k in subject.extractors.values())
+    counts = any(k.row_factor != "one" for k in subject.extractors.values())
     masked = _padded(model, subject.prompts[0], p, masked=True)[0] if ours else math.nan
     effect = f"{p} zero rows in front change the logits by {unmasked:.1e}" + (f", with a mask by {masked:.1e}" if ours else "")
     if foreign:

@@ -46,6 +46,9 @@ BLOCK_BYTES = 2**30
 IDENTITY_SEQUENCES = 32
 """The identity is exact on any batch, so that a few sequences are enough for it."""
 
+ROW_FACTORS = ("one", "count", "kernel")
+"""What `s_i` of a mixer with lags can be made of: nothing, the number of rows, the energy of the kernel."""
+
 EXTRACTION, HEADS, SUBLAYER, RESIDUAL = "attn.hook_extraction", "attn.hook_z", "hook_attn_out", "hook_resid_post"
 
 
@@ -354,14 +357,14 @@ def _ensemble_variance(totals: Sequence[Moments]) -> Array:
 
 
 def theory_slope(model: Any, name: str) -> float | None:
-    """What theory says of a site's slope at initialisation: 1 (she, he), 0 (ishe, ihe), -1 (uniform attention over independent
+    """What theory says of a site's slope at initialisation: 1 (she, he), 0 (ishe, ihe; about 0: kshe, khe), -1 (uniform attention over independent
     rows: the heads and their sum), None elsewhere."""
     site, layer = _split(name)
     if layer is None or site not in (EXTRACTION, HEADS, SUBLAYER):
         return None
     mixer = getattr(model.blocks[layer], "attn", None)
     if (kernel := LagKernel.of(mixer)) is not None:
-        return 0.0 if kernel.by_count else 1.0
+        return 1.0 if kernel.row_factor == "one" else 0.0
     return -1.0 if f"blocks.{layer}.{HEADS}" in model.hook_dict else None
 
 
@@ -542,21 +545,22 @@ class LagKernel:
         lag: (l, d, d) a matrix a lag, or (l, d) a vector a lag.
         value: (d, d) and `value_bias` (d,): `v = x value + value_bias`; None where the rows themselves are summed.
         bias: (d,) added after the row factor, or None.
-        by_count: `s_i = 1/sqrt(i)`; else 1.
+        row_factor: `s_i`: "one", "count" (`1/sqrt(i)`) or "kernel" (`(sum_{k<i} mean(W[k]^2) / sigma_0^2)^(-1/2)`).
     """
 
     lag: Float64[Tensor, "l d d"] | Float64[Tensor, "l d"]
     value: Float64[Tensor, "d d"] | None
     value_bias: Float64[Tensor, " d"] | None
     bias: Float64[Tensor, " d"] | None
-    by_count: bool
+    row_factor: str
 
     @staticmethod
     def of(mixer: Any) -> "LagKernel | None":
-        """Read a mixer by its weights' names: `W_ext`, or `w_lag` and `W_in`; and `by_count`. None for any other mixer."""
+        """Read a mixer by its weights' names: `W_ext`, or `w_lag` and `W_in`; and its `scale`. None for any other mixer."""
         lag = getattr(mixer, "W_ext", None)
         lag = getattr(mixer, "w_lag", None) if lag is None else lag
-        if lag is None or not hasattr(mixer, "by_count"):
+        scale = getattr(mixer, "scale", None)
+        if lag is None or not isinstance(scale, str) or scale not in ROW_FACTORS:
             return None
         vector = lag.ndim == 2
         return LagKernel(
@@ -564,7 +568,7 @@ class LagKernel:
             value=_double(mixer.W_in) if vector else None,
             value_bias=_double(getattr(mixer, "b_in", None)) if vector else None,
             bias=_double(getattr(mixer, "b_ext", None)),
-            by_count=mixer.by_count,
+            row_factor=scale,
         )
 
     def values(self, x: Float[Tensor, "b t d"]) -> Float64[Tensor, "b t d"]:
@@ -592,7 +596,12 @@ class LagKernel:
     def scale(self, t: int) -> Float64[Tensor, " t"]:
         """`s_i` for i = 1..t."""
         i = torch.arange(1, t + 1, dtype=torch.float64)
-        return i.rsqrt() if self.by_count else torch.ones_like(i)
+        if self.row_factor == "one":
+            return torch.ones_like(i)
+        if self.row_factor == "count":
+            return i.rsqrt()
+        drawn = 1 / 3 if self.lag.ndim == 2 else 1 / (3 * self.lag.shape[-1])  # the variance that the weights are drawn with
+        return torch.stack([(self.lag[:n].square().mean(tuple(range(1, self.lag.ndim))).sum() / drawn).rsqrt() for n in range(1, t + 1)])
 
     def products(self, delta: int, t: int) -> Float64[Tensor, "n ..."]:
         """`W[k] W[k+delta]^T` (or `w[k] w[k+delta]`) for k = 0..t-1-delta, what the input moments are weighed with."""

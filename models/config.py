@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, get_args, get_type_hints
 
-EXTRACTORS = ("she", "ishe", "he", "ihe")
+EXTRACTORS = ("she", "ishe", "kshe", "he", "ihe", "khe")
 MIXERS = ("mha", *EXTRACTORS)
 LAYOUTS = ("serial", "swapped", "parallel", "mixer_only", "ffn_only")
 NORMS = ("ln", "rms", "none")
@@ -29,7 +29,7 @@ class DecoderConfig:
         d_model: Width of the residual stream.
         n_ctx: Longest sequence, and the number of lags an Extractor knows.
         d_vocab: Vocabulary size.
-        mixer: Sublayer 1, one name for all layers or one per layer: ``mha``, ``she``, ``ishe``, ``he``, ``ihe``, or the
+        mixer: Sublayer 1, one name for all layers or one per layer: ``mha``, ``she``, ``ishe``, ``kshe``, ``he``, ``ihe``, ``khe``, or the
             name of a mixer of your own that `HookedDecoder(config, mixers={name: cls})` is given.
         layout: ``serial``, ``swapped`` (FFN first), ``parallel``, ``mixer_only``, ``ffn_only``; one or one per layer.
         n_heads: Heads of every ``mha`` layer; must divide ``d_model`` if there is one.

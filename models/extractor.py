@@ -1,8 +1,13 @@
-"""Sublayer 1, the Extractor: she, ishe, he and ihe from one class, and its own view for a ledger.
+"""Sublayer 1, the Extractor: she, ishe, he, ihe (and kshe, khe) from one class, and its own view for a ledger.
 
     she, ishe [C23b, Eq. 1]    ext_i = s_i sum_{j<=i} x_j W_ext[i-j] (+ b_ext)            out_i = ext_i * adj_i
     he, ihe                    ext_i = s_i sum_{j<=i} w_lag[i-j] * (x_j W_in (+ b_in))    out_i = (ext_i * adj_i) W_out (+ b_out)
     adj_i = x_i W_adj (+ b_adj);   s_i = 1, or 1/sqrt(i) for ishe and ihe, i counted from 1 over real rows
+
+    kshe, khe (an experiment of ours, in neither paper)      s_i = (sum_{k<i} mean(W[k]^2) / sigma_0^2)^(-1/2)
+
+`sigma_0^2` is the variance that W is drawn with, so that at initialisation this is about 1/sqrt(i); it follows the kernel while that is
+trained, the gradient flows through it, and for white rows the variance of the extraction stays flat. For correlated rows it does not.
 
 Lag 0 is the present row ([C23b] writes k+1). The lag carries the position: no positional embedding is needed. he has the properties
 [C23b] states of HE (static weights by relative position, element-wise dynamic adjustment, attention's parameter count at ``l = d``);
@@ -21,6 +26,9 @@ from transformer_lens.hook_points import HookPoint
 from .attention import uniform
 from .causal_sum import causal_sum
 from .config import EXTRACTORS, DecoderConfig
+
+SCALES = {"she": "one", "he": "one", "ishe": "count", "ihe": "count", "kshe": "kernel", "khe": "kernel"}
+LEAST_ENERGY = 1e-8  # a kernel of zeros gets a factor of 1e4, which every type can hold, and still sums to zero
 
 # A product of factors, its modulus, its square: the same fold of the factors themselves, of their moduli, of their squares.
 _POWERS: tuple[Callable[[Tensor], Tensor], ...] = (torch.positive, torch.abs, torch.square)
@@ -49,9 +57,10 @@ class Extractor(nn.Module):
     grows like the row number and iSHE's is flat.
 
     Attributes:
-        W_ext: (l,d,d), she and ishe.
-        w_lag: (l,d), he and ihe; there ``W_in``, ``W_out`` (d,d) too.
+        W_ext: (l,d,d), she, ishe and kshe.
+        w_lag: (l,d), he, ihe and khe; there ``W_in``, ``W_out`` (d,d) too.
         W_adj: (d,d).
+        scale: what the row factor s_i is made of: "one", the "count" of rows, or the "kernel".
     """
 
     n_channels = 1
@@ -63,8 +72,8 @@ class Extractor(nn.Module):
         kind, d, n_lags = config.layer_mixers[layer], config.d_model, config.n_ctx
         if kind not in EXTRACTORS:
             raise ValueError(f"layer {layer} is {kind!r}; an Extractor is one of {', '.join(map(repr, EXTRACTORS))}")
-        self.by_vector = kind in ("he", "ihe")
-        self.by_count = kind in ("ishe", "ihe")
+        self.by_vector = kind in ("he", "ihe", "khe")
+        self.scale = SCALES[kind]
         if self.by_vector:
             self.W_in, self.W_out = uniform(d, d, fan_in=d), uniform(d, d, fan_in=d)
             self.b_in, self.b_out = (uniform(d, fan_in=d) if config.mixer_bias else None for _ in range(2))
@@ -87,19 +96,27 @@ class Extractor(nn.Module):
         adjustment = self.hook_adjustment(F.linear(x, self.W_adj.T, self.b_adj))
         value = self.hook_value(self._value(x, attention_mask)) if self.by_vector else self._value(x, attention_mask)
         extraction = causal_sum(value, self.lag_weight)
-        if self.by_count:
+        if self.scale != "one":
             extraction = extraction * self.row_factor(x, attention_mask)
         if self.by_vector:
             return F.linear(self.hook_extraction(extraction) * adjustment, self.W_out.T, self.b_out)
         return self.hook_extraction(extraction if self.b_ext is None else extraction + self.b_ext) * adjustment
 
     def row_factor(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b_or_1 t 1"]:
-        """``s_i`` in the type of `x`: 1, or one over the root of the number of real rows up to and including i."""
-        if not self.by_count:
+        """``s_i`` in the type of `x`: 1, or one over the root of how many real rows there are up to and including i, or of their energy."""
+        if self.scale == "one":
             return x.new_ones(1, x.shape[1], 1)
         real = x.new_ones(1, x.shape[1], dtype=torch.long) if attention_mask is None else attention_mask
         count = real.cumsum(1).clamp(min=1)[..., None]
-        return count.to(torch.promote_types(x.dtype, torch.float32)).rsqrt().to(x.dtype)
+        if self.scale == "count":
+            return count.to(torch.promote_types(x.dtype, torch.float32)).rsqrt().to(x.dtype)
+        return self._energy(x.shape[1])[count - 1].clamp(min=LEAST_ENERGY).rsqrt().to(x.dtype)
+
+    def _energy(self, t: int) -> Float64[Tensor, " t"]:
+        """``sum_{k<i} mean(W[k]^2) / sigma_0^2`` for i = 1..t; weights drawn from ``U(-a, a)`` have variance a^2/3."""
+        weight = self.lag_weight[:t].double()
+        drawn = 1 / 3 if self.by_vector else 1 / (3 * weight.shape[-1])
+        return weight.square().flatten(1).mean(1).cumsum(0) / drawn
 
     def _value(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None) -> Float[Tensor, "b t d"]:
         """What the lags weigh: the rows themselves, or their projection; nothing of a padded row."""

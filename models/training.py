@@ -71,7 +71,7 @@ class TrainingConfig(Optimisation):
     """One training run on a text: with the same text and number of threads it gives the same model, bit for bit, on the CPU.
 
     Attributes:
-        mixer: "mha", "she", "ishe", "he" or "ihe", in every layer.
+        mixer: "mha", "she", "ishe", "kshe", "he", "ihe" or "khe", in every layer.
         n_layers, d_model, n_heads, n_ctx: The decoder's shape; `n_heads` matters to attention only. Layout serial, LayerNorm before each
             sublayer, FFN of width 4 d_model with GELU and biases, mixer without biases, unembedding not tied to the embedding.
         d_vocab: The tokenizer's size (byte-level BPE); a short text may give fewer tokens.

@@ -8,7 +8,7 @@ from builders import decoder, prompt
 
 from interp import analysis
 
-MIXERS = ("mha", "she", "ishe", "he", "ihe")
+MIXERS = ("mha", "she", "ishe", "he", "ihe", "kshe", "khe")
 SHAPES = [("serial", "ln"), ("swapped", "rms"), ("parallel", "none")]
 IDS = prompt(7)[0].tolist()
 

@@ -19,7 +19,7 @@ from analyses.ledger import BY_SOURCE, SPLITS, Ledger, build
 from analyses.views import DecoderView
 from interp import analysis
 
-MIXERS = ("mha", "she", "ishe", "he", "ihe")
+MIXERS = ("mha", "she", "ishe", "he", "ihe", "kshe", "khe")
 LOGIT = Reading(answers=((7,),) * 20, against=((9,),) * 20)
 
 

@@ -15,7 +15,7 @@ from analyses.ledger import build
 from analyses.views import Attention, DecoderView, Mixer, Neurons
 
 LOGIT = Reading(answers=((7,),) * 8, against=((9,),) * 8)
-EXTRACTORS = ("she", "ishe", "he", "ihe")
+EXTRACTORS = ("she", "ishe", "he", "ihe", "kshe", "khe")
 IDS = prompt(8)
 
 

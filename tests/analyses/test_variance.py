@@ -14,7 +14,7 @@ from models.config import DecoderConfig
 from models.decoder import HookedDecoder
 
 T, D, V = 12, 16, 40
-EXTRACTORS = ("she", "ishe", "he", "ihe")
+EXTRACTORS = ("she", "ishe", "he", "ihe", "kshe", "khe")
 
 
 def decoder(mixer: str | tuple[str, ...], seed: int = 0, **changes) -> HookedDecoder:
@@ -66,7 +66,7 @@ def test_the_second_moment_identity_holds_in_float64_and_natively(mixer: str) ->
         assert row.identity.bound < 1e-6 * row.second_moment.max()  # sharp: a lag off by 1e-6 of its weight would show
 
 
-@pytest.mark.parametrize("mixer", ["ishe", "ihe"])
+@pytest.mark.parametrize("mixer", ["ishe", "ihe", "kshe", "khe"])
 def test_a_wrong_row_factor_in_the_model_breaks_the_identity(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = decoder(mixer)
     for block in model.blocks:

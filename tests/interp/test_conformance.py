@@ -17,7 +17,7 @@ def made(kind: str, cls: type[Extractor] = Extractor) -> Callable[[DecoderConfig
     return lambda config, layer: cls(dataclasses.replace(config, mixer=kind, mixer_bias=True), layer)
 
 
-@pytest.mark.parametrize("kind", ["she", "ishe", "he", "ihe"])
+@pytest.mark.parametrize("kind", ["she", "ishe", "he", "ihe", "kshe", "khe"])
 def test_our_own_mixers_pass(kind: str) -> None:
     report = check_mixer(made(kind))
     assert report.holds

@@ -20,7 +20,7 @@ SLOW_START = settings(max_examples=12, deadline=None, suppress_health_check=list
 
 @SLOW_START
 @given(
-    mixer=st.sampled_from(["mha", "she", "ishe", "he", "ihe"]),
+    mixer=st.sampled_from(["mha", "she", "ishe", "he", "ihe", "kshe", "khe"]),
     side=st.sampled_from(["left", "right"]),
     length=st.integers(1, 7),
     extra=st.integers(1, 4),

@@ -26,7 +26,7 @@ def refused(folder, message):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("mixer", ["mha", "she", "ishe", "he", "ihe", ("mha", "ihe")])
+@pytest.mark.parametrize("mixer", ["mha", "she", "ishe", "he", "ihe", "kshe", "khe", ("mha", "ihe")])
 @pytest.mark.parametrize("bias", [True, False])
 def test_reloaded_logits_are_bit_equal(make, tmp_path, mixer, bias):
     """TL#1587, TL#1725, SAELens#553: round trips that load nothing or something else."""

@@ -14,7 +14,7 @@ from transformer_lens.hook_points import HookPoint
 
 from models import DecoderConfig, HookedDecoder
 
-MIXERS = ["mha", "she", "ishe", "he", "ihe"]
+MIXERS = ["mha", "she", "ishe", "he", "ihe", "kshe", "khe"]
 LAYOUTS = ["serial", "swapped", "parallel", "mixer_only", "ffn_only"]
 NORMS = ["ln", "rms", "none"]
 TOKENS = torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])

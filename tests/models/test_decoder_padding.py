@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from models import DecoderConfig, HookedDecoder
 
-MIXERS = ["mha", "she", "ishe", "he", "ihe"]
+MIXERS = ["mha", "she", "ishe", "he", "ihe", "kshe", "khe"]
 LAYOUTS = ["serial", "swapped", "parallel", "mixer_only", "ffn_only"]
 
 

@@ -13,11 +13,22 @@ from models.attention import visible
 from models.norms import Norm
 
 from_mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0], [1] * 6])
-EXTRACTORS = ["she", "ishe", "he", "ihe"]
+EXTRACTORS = ["she", "ishe", "he", "ihe", "kshe", "khe"]
 
 
 def inputs(b=3, t=6, d=8, seed=0):
     return torch.randn(b, t, d, generator=torch.Generator().manual_seed(seed))
+
+
+def scale_of(ext, mixer, n):
+    """s_i of a row that sees `n` real rows, written out."""
+    if mixer in ("ishe", "ihe"):
+        return 1 / math.sqrt(n)
+    if mixer in ("kshe", "khe"):
+        lags = [ext.W_ext[k] if mixer == "kshe" else ext.w_lag[k] for k in range(n)]
+        drawn = 1 / 3 if mixer == "khe" else 1 / (3 * ext.W_adj.shape[0])
+        return 1 / math.sqrt(sum((W * W).sum() / W.numel() for W in lags) / drawn)
+    return 1.0
 
 
 @pytest.mark.parametrize("mixer", EXTRACTORS)
@@ -32,9 +43,9 @@ def test_extractor_is_the_equation(make, mixer, mask):
             real = [j for j in range(i + 1) if mask is None or mask[b, j]]
             if mask is not None and not mask[b, i]:
                 continue
-            s = 1 / math.sqrt(len(real)) if mixer in ("ishe", "ihe") else 1.0
+            s = scale_of(ext, mixer, len(real))
             gate = x[b, i] @ ext.W_adj + ext.b_adj
-            if mixer in ("she", "ishe"):
+            if mixer in ("she", "ishe", "kshe"):
                 want = (s * sum(x[b, j] @ ext.W_ext[i - j] for j in real) + ext.b_ext) * gate
             else:
                 want = (s * sum(ext.w_lag[i - j] * (x[b, j] @ ext.W_in + ext.b_in) for j in real) * gate) @ ext.W_out + ext.b_out
@@ -140,7 +151,7 @@ def test_writes_and_constants_add_up_to_the_replay_and_to_the_output(make, mixer
     writes, constants = ext.writes(acts, u, rows), ext.constants(acts, u, rows)
     assert writes.value.shape == writes.magnitude.shape == writes.square.shape == (3, 1, 3, 6)
     assert {t.dtype for t in writes[:3]} == {torch.float64}
-    assert set(constants) == (({"b_in", "b_out"} if mixer in ("he", "ihe") else {"b_ext"}) if bias else set())
+    assert set(constants) == (({"b_in", "b_out"} if mixer in ("he", "ihe", "khe") else {"b_ext"}) if bias else set())
     total = writes.value.sum((1, 3)) + sum(constants.values())
     size = writes.magnitude.sum((1, 3)) + sum(c.abs() for c in constants.values())
     replay = (ext.replay(acts, rows) * u).sum(-1)
@@ -163,7 +174,7 @@ def test_a_source_writes_what_leaving_it_out_removes(make, mixer):
     value = ext.writes({"input": x, "hook_adjustment": gate}, u, [i]).value[0, 0, 0, j]
     ext.hook_adjustment.add_hook(lambda tensor, hook: gate)
     before = ext(x)[0, i]
-    if mixer in ("he", "ihe"):
+    if mixer in ("he", "ihe", "khe"):
 
         def drop(tensor, hook):
             tensor = tensor.clone()
@@ -201,12 +212,12 @@ def test_parameter_counts():
         model = HookedDecoder(DecoderConfig(n_layers=1, d_model=8, n_ctx=n_ctx, d_vocab=5, mixer=mixer))
         return sum(p.numel() for p in model.blocks[0].attn.parameters())
 
-    assert count("she", 6) == count("ishe", 6) == 6 * 64 + 64
-    assert count("he", 6) == count("ihe", 6) == 3 * 64 + 6 * 8
+    assert count("she", 6) == count("ishe", 6) == count("kshe", 6) == 6 * 64 + 64
+    assert count("he", 6) == count("ihe", 6) == count("khe", 6) == 3 * 64 + 6 * 8
     assert count("he", 8) == count("mha", 8) == 4 * 64
 
 
-@pytest.mark.parametrize(("mixer", "slope"), [("she", 1.0), ("ishe", 0.0), ("he", 1.0), ("ihe", 0.0)])
+@pytest.mark.parametrize(("mixer", "slope"), [("she", 1.0), ("ishe", 0.0), ("he", 1.0), ("ihe", 0.0), ("kshe", 0.0), ("khe", 0.0)])
 def test_variance_law_at_initialisation(mixer, slope):
     """Normalised rows, weights of variance 1/(3d): variance 1/3 at row 1 for SHE, growing like i without s_i, flat with it."""
     torch.manual_seed(0)
@@ -220,5 +231,21 @@ def test_variance_law_at_initialisation(mixer, slope):
     i = torch.arange(1.0, t + 1).log()
     i = i - i.mean()
     assert abs((i @ variance.log()) / (i @ i) - slope) < 0.1
-    if mixer in ("she", "ishe"):
+    if mixer in ("she", "ishe", "kshe"):
         assert abs(variance[0] / 4 - 1 / 3) < 0.03
+
+
+@pytest.mark.parametrize("mixer", ["kshe", "khe"])
+def test_the_kernel_scale_follows_the_kernel_and_passes_its_gradient(make, mixer):
+    """Twice the kernel, half the scale: the extraction of a kernel scaled as a whole does not change, so its gradient is at right angles to it."""
+    ext, x = make(mixer, mixer_bias=False).double().blocks[0].attn, inputs().double()
+    before = ext(x)
+    before.square().sum().backward()
+    weight = ext.lag_weight
+    assert weight.grad.abs().max() > 1e-6
+    assert abs((weight.grad * weight).sum()) < 1e-9 * weight.grad.norm() * weight.norm()
+    with torch.no_grad():
+        weight.mul_(2)
+        torch.testing.assert_close(ext(x), before, rtol=1e-12, atol=1e-12)
+        weight.zero_()
+        assert ext.half()(x.half()).isfinite().all()
