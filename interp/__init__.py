@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import figures, report
-    from .analysis import ablate, equivalence, ledger, ledger_over, lens, load_view, prove
+    from .analysis import IncompleteLedger, ablate, equivalence, ledger, ledger_over, lens, load_view, prove
     from .claims import variance_profile, verify
     from .faults import selftest
     from .huggingface import convert_gguf
@@ -35,6 +35,7 @@ _WHERE = {
     "ledger": "analysis",
     "ledger_over": "analysis",
     "ablate": "analysis",
+    "IncompleteLedger": "analysis",
     "lens": "analysis",
     "prove": "analysis",
     "selftest": "faults",
@@ -46,6 +47,7 @@ _WHERE = {
 }
 
 __all__ = [
+    "IncompleteLedger",
     "Tokens",
     "ablate",
     "convert_gguf",

@@ -20,6 +20,7 @@ from analyses.ablation import Ablation
 from analyses.averaging import LedgerAverage, LedgerMean
 from analyses.capture import explicit, model_name, refuse_training
 from analyses.capture import run_with_cache as _run
+from analyses.certificate import IncompleteLedger  # noqa: F401 - part of the front door
 from analyses.equivalence import Equivalence
 from analyses.fold import Reading
 from analyses.ledger import MAX_BYTES, By, Ledger
