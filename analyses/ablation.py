@@ -7,17 +7,17 @@ Additivity is certified by sums, labels are not: a permutation of labels leaves 
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .capture import explicit, hooked, run_with_cache
+from .capture import Cache, explicit, hooked, run_with_cache
 from .certificate import Check, check
 from .fold import Reading, fold_sublayer, head_source_values, head_values, mixer_acts, neuron_values, output_direction
-from .protocols import Cached
+from .protocols import Acts, Cached
 from .views import Attention, DecoderView, Mixer, Neurons, Sublayer
 
 Kind = Literal["heads", "lags", "sources", "neurons"]
@@ -36,6 +36,7 @@ class Ablation:
         direct: how far the model's own number moved when those writes alone were taken from the last residual, final scale frozen.
         total: how far it moved when they were ablated for real (baseline minus `after`).
         check: `direct` against `predicted`, judged by rounding of the printed numbers.
+        logits: (2, v), every logit at the position, before and after they were ablated for real, as printed.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Ablation:
     after: float
     total: float
     check: Check
+    logits: Float[Tensor, "2 v"] = field(repr=False, compare=False)
 
     @property
     def holds(self) -> bool:
@@ -91,8 +93,7 @@ def ablate(
     Raises:
         ValueError: a target that does not exist, or a mean that is not defined (lags).
     """
-    if how == "mean" and kind == "lags":
-        raise ValueError("how: a lag has no mean of its own (it is another source at each row); use how='zero'")
+    _refuse_mean_of_lags(kind, how)
     by_layer = _by_layer(view, kind, targets, ids.shape[1])
     final = view.blocks[-1].post
     with explicit(view.model), warnings.catch_warnings():
@@ -131,7 +132,83 @@ def ablate(
         check=check(
             "intervention", abs(baseline - direct - float(predicted)), 2 * native_bound * bent, kind="practical", where=f"row {row}"
         ),
+        logits=torch.stack([logits[0, row], ablated[0, row]]),
     )
+
+
+@torch.no_grad()
+def rerun(
+    view: DecoderView, ids: Tensor, kind: Kind, targets: Sequence[Target], how: How
+) -> tuple[Float[Tensor, "1 t v"], Cache, DecoderView]:
+    """One prompt run with `targets` ablated, everything downstream recomputed: logits, activations, and the view that reads them.
+
+    What a head, a neuron or a source of attention wrote is gone from the activations themselves (a head set to zero attends to
+    nothing; one set to its mean reads no source, so such a run has no ledger by source). A mixer that says itself what it writes
+    keeps its input, so the view returned holds its kernel without what was taken from it.
+
+    Args:
+        view, ids, kind, targets, how: as in `ablate`.
+
+    Raises:
+        ValueError: as `ablate`.
+    """
+    _refuse_mean_of_lags(kind, how)
+    by_layer = _by_layer(view, kind, targets, ids.shape[1])
+    with explicit(view.model), hooked(view.model, [edit for s, indices in by_layer for edit in _edits(s, kind, indices, how)]):
+        logits, cache = run_with_cache(view.model, ids, names_filter=view.hooks)
+    if kind == "heads":
+        for s, indices in by_layer:
+            cache[s.parts.pattern][:, indices] = 0.0  # type: ignore[union-attr]  # the copy of this run; heads were found in attention
+    without = {
+        s.raw: replace(s, parts=replace(s.parts, module=_Without(s.parts.module, kind, indices, how)))
+        for s, indices in by_layer
+        if isinstance(s.parts, Mixer)
+    }
+    blocks = tuple(replace(b, sublayers=tuple(without.get(s.raw, s) for s in b.sublayers)) for b in view.blocks)
+    return logits, cache, replace(view, blocks=blocks)
+
+
+@dataclass(frozen=True)
+class _Written:
+    """What `AdditiveMixer.writes` returns."""
+
+    value: Float[Tensor, "b channel row source"]
+    magnitude: Float[Tensor, "b channel row source"]
+    square: Float[Tensor, "b channel row source"]
+    terms: int
+
+
+@dataclass(frozen=True)
+class _Without:
+    """An additive mixer without some of its sources or lags: an `AdditiveMixer` like the one it stands for."""
+
+    module: Any
+    kind: Kind
+    indices: list[int]
+    how: How
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.module, name)
+
+    def writes(self, acts: Acts, u: Float[Tensor, "b row d"], rows: Sequence[int]) -> _Written:
+        value = torch.cat([self.module.writes(self._less(acts, i), u[:, [r]], [i]).value for r, i in enumerate(rows)], dim=2)
+        # The model added everything, stored it, and took the removed part away again: its rounding is that of the whole.
+        whole, stored = self.module.writes(acts, u, rows), self.module.replay(acts, rows) * u
+        magnitude, square = whole.magnitude.clone(), whole.square.clone()
+        magnitude[:, 0, :, 0] += stored.abs().sum(-1)
+        square[:, 0, :, 0] += stored.square().sum(-1)
+        return _Written(value=value, magnitude=magnitude, square=square, terms=whole.terms)
+
+    def replay(self, acts: Acts, rows: Sequence[int]) -> Float[Tensor, "b row d"]:
+        return torch.cat([self.module.replay(self._less(acts, i), [i]) for i in rows], dim=1)
+
+    def _less(self, acts: Acts, row: int) -> dict[str, Tensor]:
+        return _replace_sources(dict(acts), _sources(self.kind, self.indices, row), self.how)
+
+
+def _refuse_mean_of_lags(kind: Kind, how: How) -> None:
+    if how == "mean" and kind == "lags":
+        raise ValueError("how: a lag has no mean of its own (it is another source at each row); use how='zero'")
 
 
 def _by_layer(view: DecoderView, kind: Kind, targets: Sequence[Target], length: int) -> list[tuple[Sublayer, list[int]]]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from analyses import ablation as _ablation
+from analyses import drive as _drive
 from analyses import equivalence as _equivalence
 from analyses import exact as _exact
 from analyses import ledger as _ledger
@@ -21,6 +22,7 @@ from analyses.averaging import LedgerAverage, LedgerMean
 from analyses.capture import explicit, model_name, refuse_training
 from analyses.capture import run_with_cache as _run
 from analyses.certificate import IncompleteLedger  # noqa: F401 - part of the front door
+from analyses.drive import Drive
 from analyses.equivalence import Equivalence
 from analyses.fold import Reading
 from analyses.ledger import MAX_BYTES, By, Ledger
@@ -223,12 +225,7 @@ def ablate(
     Raises:
         ValueError: not exactly one of heads, lags, sources, neurons; a target that does not exist.
     """
-    given = {k: v for k, v in {"heads": heads, "lags": lags, "sources": sources, "neurons": neurons}.items() if v is not None}
-    if len(given) != 1:
-        raise ValueError(f"exactly one of heads, lags, sources, neurons is needed, got {', '.join(given) or 'none'}")
-    if how not in ("zero", "mean"):
-        raise ValueError(f"how: 'zero' or 'mean' is needed, got {how!r}")
-    ((kind, wanted),) = given.items()
+    kind, wanted = _removal(heads, lags, sources, neurons, how)
     refuse_training(model)
     view = load_view(model)
     fed = encode(model, text, prepend_bos)
@@ -239,6 +236,61 @@ def ablate(
     reading = _reading(model, logits, [row], answer, against)
     bound = before.certificate["native"].bound
     return _ablation.ablate(view, fed.ids, reading, row, kind, targets, how, bound, tokens=fed.str_tokens[0])  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def ledger_without(
+    model: Any,
+    text: Any,
+    answer: Answer | None = None,
+    against: Answer | None = None,
+    position: int = -1,
+    by: By = "head",
+    *,
+    heads: Sequence[tuple[int, int]] | None = None,
+    lags: Sequence[int | tuple[int, int]] | None = None,
+    sources: Sequence[int | tuple[int, int]] | None = None,
+    neurons: Sequence[tuple[int, int]] | None = None,
+    how: Literal["zero", "mean"] = "zero",
+    on_gap: Literal["raise", "report"] = "raise",
+    prepend_bos: bool | None = None,
+) -> Ledger:
+    """The ledger of a run in which heads, lags, sources or neurons are ablated for real, to lay beside the ledger of the intact run.
+
+    Args:
+        model, text, position, by, on_gap, prepend_bos: as in `ledger`, for one position.
+        answer: as in `ledger`; None means the top token of the *intact* model.
+        against: as in `ledger`.
+        heads, lags, sources, neurons, how: as in `ablate`.
+
+    Returns:
+        As `ledger`. Its total is `interp.ablate(...).after`.
+
+    Raises:
+        ValueError: as `ablate` and `ledger`.
+        IncompleteLedger: a check fails and `on_gap="raise"`.
+
+    >>> import interp
+    >>> model, text = interp.load_model("mha-induction"), "c1 h4 a0 p7 e5 k2 b3 d6 c1"
+    >>> gone = interp.ledger_without(model, text, heads=[(1, 1)])
+    >>> gone.holds, abs(gone.total[0] - interp.ablate(model, text, heads=[(1, 1)]).after) < 1e-4
+    (True, True)
+    """
+    if on_gap not in ("raise", "report"):
+        raise ValueError(f"on_gap: 'raise' or 'report' is needed, got {on_gap!r}")
+    kind, wanted = _removal(heads, lags, sources, neurons, how)
+    if kind == "heads" and how == "mean" and by in _ledger.BY_SOURCE:
+        raise ValueError(f"by: a head set to its mean reads no source, so there is no ledger by {by!r} of this run; use by='head'")
+    refuse_training(model)
+    view = load_view(model)
+    fed = encode(model, text, prepend_bos)
+    (row,) = positions(position, fed.ids.shape[1])
+    intact, _ = _run(model, fed.ids, names_filter=view.embeds[0])
+    reading = _reading(model, intact, [row], answer, against)
+    logits, cache, without = _ablation.rerun(view, fed.ids, kind, _targets(view, kind, wanted, fed.ids.shape[1]), how)
+    return _ledger.build(
+        without, cache, logits, reading, [row], by=by, tokens=fed.str_tokens[0], token_ids=fed.ids[0].tolist(), on_gap=on_gap
+    )
 
 
 @torch.no_grad()
@@ -261,7 +313,31 @@ def lens(
     view = load_view(model)
     logits, cache, ids, tokens = _prompt(view, text, prepend_bos)
     rows = positions(position, len(ids) or cache[view.embeds[0]].shape[1])
-    return _lens.lens(view, cache, _reading(model, logits, rows, answer, against), rows, tokens=tokens, top_k=top_k)
+    found = _lens.lens(view, cache, _reading(model, logits, rows, answer, against), rows, tokens=tokens, top_k=top_k)
+    return replace(found, words=tuple(tuple(tuple(strings(model, ids)) for ids in row) for row in found.top))
+
+
+@torch.no_grad()
+def drive(model: Any, text: Any, *, prepend_bos: bool | None = None) -> Drive:
+    """How every row nears its final row, sublayer by sublayer, beside a null: the same writes in random order with random signs.
+
+    Args:
+        model, text, prepend_bos: as in `ledger`.
+
+    Returns:
+        `.distance` and `.cosine` (stream, row), `.null_distance` and `.null_cosine` (draw, stream), `.gain`, `.to_dataframe()`.
+
+    Raises:
+        ValueError: a model with fewer than two additions to its stream.
+
+    >>> import interp
+    >>> found = interp.drive(interp.load_model("ishe-austen"), "It is a truth universally acknowledged")
+    >>> found.streams[:3], bool(found.gain.distance > 0)
+    (('start', 'L0 attn', 'L0 mlp'), True)
+    """
+    view = load_view(model)
+    _, cache, _, tokens = _prompt(view, text, prepend_bos)
+    return _drive.drive(view, cache, tokens=tokens)
 
 
 def _per_prompt(answers: Any, count: int, name: str) -> list[Any]:
@@ -271,6 +347,17 @@ def _per_prompt(answers: Any, count: int, name: str) -> list[Any]:
     if len(many) != count:
         raise ValueError(f"{name}: one a prompt is needed, got {len(many)} for {count} prompts")
     return many
+
+
+def _removal(heads: Any, lags: Any, sources: Any, neurons: Any, how: str) -> tuple[_ablation.Kind, Any]:
+    """What is to be ablated: the one keyword that was given, and its targets."""
+    kinds: dict[_ablation.Kind, Any] = {"heads": heads, "lags": lags, "sources": sources, "neurons": neurons}
+    given = [(kind, wanted) for kind, wanted in kinds.items() if wanted is not None]
+    if len(given) != 1:
+        raise ValueError(f"exactly one of heads, lags, sources, neurons is needed, got {', '.join(k for k, _ in given) or 'none'}")
+    if how not in ("zero", "mean"):
+        raise ValueError(f"how: 'zero' or 'mean' is needed, got {how!r}")
+    return given[0]
 
 
 def _targets(view: DecoderView, kind: str, wanted: Any, length: int) -> list[tuple[int, int]]:
