@@ -1,57 +1,18 @@
-"""The kernels of the extraction: a sum over lags, each kernel with the bound on its own rounding error.
+"""The direct sums: the equation as it is written, and one lag at a time in place. Bitwise causal: no arithmetic that makes row i ever
+sees a later row."""
 
-    full  (SHE, iSHE)  y_i = sum_{j<=i} x_j W[i-j]        W (l,d,d)      [C23b, Eq. 1], without s_i
-    vector (HE, iHE)   y_i = sum_{j<=i} w[i-j] * x_j      w (l,d)        element-wise
-
-Lag 0 is the present row. Not in this file: the row factor s_i, biases and the gate; those are the Extractor's.
-
-Every kernel accumulates in float32 (float64 for float64 input) and rounds once to the input's type. Both kernels here are
-bitwise causal: no arithmetic that makes row i ever sees a later row.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Kernel:
-    """A way to compute the sum, and the bound on its distance to the exact sum of its inputs.
-
-    Attributes:
-        name: What the kernel is called.
-        sum: ``(x, W) -> y``.
-        bound: ``(x, W) -> float64 (b,t,d)``, a bound on ``|sum(x, W) - exact|``, proved in its docstring.
-    """
-
-    name: str
-    sum: Callable[[Tensor, Tensor], Tensor]
-    bound: Callable[[Tensor, Tensor], Tensor]
-
-
-def causal_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
-    """The sum over lags by the kernel that `pick_kernel` picks; what an Extractor's forward pass and its replay call.
-
-    Raises:
-        ValueError: More rows than the kernel has lags.
-    """
-    if x.shape[1] > W.shape[0]:
-        raise ValueError(f"{x.shape[1]} rows need as many lags, this kernel has {W.shape[0]}: cut the sequence to {W.shape[0]} rows")
-    return pick_kernel(x, W).sum(x, W)
-
-
-def pick_kernel(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Kernel:
-    """The rule: the per-lag sum, exact in its causality and at GEMM peak, for every shape and type."""
-    return PER_LAG
+from .kernel import Kernel, accumulator, narrowed, unit
 
 
 def literal_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
     """The equation as it is written, a double loop over destination and source: the reference, slow."""
-    x_, W_ = x.to(_accumulator(x, W)), W.to(_accumulator(x, W))
+    x_, W_ = x.to(accumulator(x, W)), W.to(accumulator(x, W))
     lags = W_.unbind(0)  # never W_[k] under autograd: each index writes a whole-W gradient
     rows = []
     for i in range(x.shape[1]):
@@ -63,8 +24,8 @@ def literal_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Ten
 def per_lag_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
     """One lag at a time, time-major and in place: y[k:] += x[:t-k] W[k]; its own backward, with no whole-W temporary."""
     function = _FullPerLag if W.ndim == 3 else _VectorPerLag
-    accumulator = _accumulator(x, W)
-    return function.apply(x.to(accumulator), W.to(accumulator)).to(x.dtype)
+    wide = accumulator(x, W)
+    return function.apply(x.to(wide), W.to(wide)).to(x.dtype)
 
 
 def direct_bound(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
@@ -75,19 +36,13 @@ def direct_bound(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Te
     ``u`` times the magnitude of what is rounded. Evaluated in float64, whose own error is inflated away.
     """
     products = torch.arange(1, x.shape[1] + 1, device=x.device, dtype=torch.float64) * (x.shape[2] if W.ndim == 3 else 1)
-    u = torch.finfo(_accumulator(x, W)).eps / 2
-    gamma = (products * u / (1 - products * u))[:, None]  # (t,1)
+    u = unit(accumulator(x, W))
     magnitude = per_lag_sum(x.detach().double().abs(), W.detach().double().abs())
-    narrow = torch.finfo(x.dtype).eps / 2 if x.dtype != _accumulator(x, W) else 0.0
-    return (gamma + narrow * (1 + gamma)) * magnitude * (1 + 1e-9)
+    return narrowed((products * u / (1 - products * u))[:, None] * magnitude, magnitude, x, W)
 
 
 PER_LAG = Kernel("per-lag", per_lag_sum, direct_bound)
 LITERAL = Kernel("literal", literal_sum, direct_bound)
-
-
-def _accumulator(x: Tensor, W: Tensor) -> torch.dtype:
-    return torch.promote_types(torch.promote_types(x.dtype, W.dtype), torch.float32)
 
 
 class _FullPerLag(torch.autograd.Function):
