@@ -27,6 +27,7 @@ from . import ledger as _ledger
 from .capture import Cache, explicit, hooked, model_name, refuse_training, run_with_cache
 from .certificate import Precision, gamma, unit
 from .equivalence import Equivalence, equivalence
+from .progress import OnStep, Steps
 from .statistics import Estimate, mean_interval
 from .variance import EXTRACTION, SUBLAYER, Batch, LagKernel, VarianceProfile, in_double, profile, profile_at_init
 from .views import Attention, DecoderView, Sublayer, own_projection
@@ -134,6 +135,7 @@ def verify(
     siblings: Siblings | None = None,
     batches: Sequence[Batch] = (),
     seeds: int = 6,
+    on_step: OnStep | None = None,
 ) -> Verification:
     """Measure every claim on one model.
 
@@ -144,6 +146,7 @@ def verify(
         siblings: see `Siblings`; None for a model whose initialisation is not known (its rows at initialisation are n/a).
         batches: token ids for the variance; none leaves that claim out of what is measured.
         seeds: draws of the weights at initialisation.
+        on_step: told of every claim, and of the parts of the long ones, as they begin.
 
     Raises:
         ValueError: training mode, or prompts that are too few, too short or of several lengths.
@@ -155,22 +158,31 @@ def verify(
         raise ValueError(f"prompts: at least two of one length of at least 4 tokens are needed, got lengths {got}")
     with torch.no_grad():
         subject = Subject(model, tuple(prompts))
+        draws = 1 if siblings is None else seeds + 1
+        steps = Steps(len(SENTENCES) - 1 + len(subject.prompts) + draws * len(batches) + 2 * len(subject.mixers), on_step)
         rows = [
-            *structure(subject),
-            drive(subject),
-            *variance(subject, siblings, batches, seeds),
-            parameters(subject, siblings),
-            no_norm(subject, siblings),
+            *structure(subject, steps=steps),
+            drive(subject, steps=steps),
+            *variance(subject, siblings, batches, seeds, steps=steps),
         ]
+        steps("parameters")
+        rows.append(parameters(subject, siblings))
+        steps("no-norm")
+        rows.append(no_norm(subject, siblings))
     order = list(SENTENCES)
     rows.sort(key=lambda r: order.index(r.id))
     return Verification(model=model_name(model), rows=tuple(rows))
 
 
-def structure(subject: "Subject", state: State = "trained") -> list[ClaimRow]:
+def structure(subject: "Subject", state: State = "trained", *, steps: Steps | None = None) -> list[ClaimRow]:
     """The claims about what a decoder computes, whatever its weights."""
     claims = (additive, project_sum, reduce, row_wise, causal, padding, position_free, static_dynamic)
-    return [claim(subject, state) for claim in claims]
+    steps = steps or Steps(0, None)
+    rows = []
+    for claim in claims:
+        steps(claim.__name__.replace("_", "-"))
+        rows.append(claim(subject, state))
+    return rows
 
 
 # -------------------------------------------------------------------------------------------------------- what is looked at
@@ -558,16 +570,17 @@ def _first(out: Any) -> Tensor:
 # -------------------------------------------------------------------------------------------------------------------- drive
 
 
-def drive(subject: Subject, state: State = "trained") -> ClaimRow:
+def drive(subject: Subject, state: State = "trained", *, steps: Steps | None = None) -> ClaimRow:
     """Distance and cosine to the final row against the null, with Student's t interval over prompts; both must be above 0."""
     bound = "95 % intervals of both above 0 (nearer than the null)"
     view = subject.view
     if len(_drive.steps(view)) < 2:
         return _row("drive", state, "n/a", None, bound, "a single sublayer has no order")
+    steps = steps or Steps(0, None)
     names = _drive.hooks(view)
     gains: list[_drive.Gain] = []
     with explicit(subject.model):
-        for number, ids in enumerate(subject.prompts):
+        for number, ids in enumerate(steps.over(subject.prompts, "drive")):
             _, cache = run_with_cache(subject.model, ids, names_filter=names)
             gains.append(_drive.drive(view, cache, seed=number).gain)
     distance, cosine = mean_interval([g.distance for g in gains]), mean_interval([g.cosine for g in gains])
@@ -588,8 +601,11 @@ def _span(e: Estimate) -> str:
 # ----------------------------------------------------------------------------------------------------------------- variance
 
 
-def variance(subject: Subject, siblings: Siblings | None, batches: Sequence[Batch], seeds: int) -> list[ClaimRow]:
+def variance(
+    subject: Subject, siblings: Siblings | None, batches: Sequence[Batch], seeds: int, *, steps: Steps | None = None
+) -> list[ClaimRow]:
     """At initialisation: mean slope within 0.02 over the seeds, at extraction and sublayer output; trained: the slope, n/a."""
+    steps = steps or Steps(0, None)
     rows = []
     bound = f"every mean slope within {SLOPE_TOLERANCE} of 1 (she, he) or 0 (ishe, ihe)"
     sites = [f"blocks.{s.layer}.{n}" for n in (EXTRACTION, SUBLAYER) for s in subject.mixers]
@@ -600,9 +616,9 @@ def variance(subject: Subject, siblings: Siblings | None, batches: Sequence[Batc
     if siblings is None:
         rows.append(_row("variance", "init", "n/a", None, bound, "how this model's weights were drawn is not known"))
     else:
-        at_init = profile_at_init(siblings.fresh, batches, seeds=seeds, sites=sites)
+        at_init = profile_at_init(siblings.fresh, batches, seeds=seeds, sites=sites, on_step=lambda _, __, what: steps(f"variance: {what}"))
         rows.append(judge_slopes(at_init, bound, normed=subject.view.readout.norm is not None))
-    trained = profile(subject.model, batches, sites=sites)
+    trained = profile(subject.model, batches, sites=sites, on_step=lambda _, __, what: steps(f"variance: {what}"))
     theory = [r for r in trained.rows if r.theory_slope is not None]
     slopes = [r.slope for r in theory] or [r.slope for r in trained.rows]
     laws = sum(r.power_law for r in trained.rows)

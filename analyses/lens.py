@@ -22,7 +22,8 @@ NOTE = "own statistics at every stream: differences between streams are not cont
 
 @dataclass(frozen=True, kw_only=True)
 class Lens:
-    """`values` (stream, position) float64: the number read as if the model stopped there; `top` the likeliest tokens, likeliest first."""
+    """`values` (stream, position) float64: the number read as if the model stopped there; `top` the ids of the likeliest tokens, likeliest
+    first, and `words` their texts where whoever called had a tokenizer."""
 
     model: str
     tokens: tuple[str, ...]
@@ -32,6 +33,7 @@ class Lens:
     streams: tuple[str, ...]
     values: npt.NDArray[np.float64]
     top: tuple[tuple[tuple[int, ...], ...], ...]
+    words: tuple[tuple[tuple[str, ...], ...], ...] = ()
     note: str = NOTE
 
     def to_dataframe(self) -> Any:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from .capture import explicit, hooked, model_name, position_axis, refuse_training, resolve
 from .certificate import Check, check, gamma, unit
+from .progress import OnStep, Steps, size
 from .statistics import Array, Moments, MomentStream, fit_power_law, mean_interval, slope_interval
 
 Batch = Tensor | tuple[Tensor, Tensor]
@@ -226,6 +227,7 @@ def profile(
     sites: str | Sequence[str] | None = None,
     byte_budget: int = BYTE_BUDGET,
     seed: int = 0,
+    on_step: OnStep | None = None,
 ) -> VarianceProfile:
     """Variance along the sequence of one model with its own weights.
 
@@ -239,6 +241,7 @@ def profile(
         sites: see `resolve_sites`.
         byte_budget: bytes that the input moments of all layers may take; above it only their lag-diagonal is kept.
         seed: of the bootstrap.
+        on_step: told of every batch and every site as it begins.
 
     Raises:
         ValueError: training mode, no sequences, unknown sites, `other` padded or of several lengths.
@@ -246,10 +249,11 @@ def profile(
     """
     refuse_training(model)
     names = resolve_sites(model, sites)
-    measured = _measure(model, batches, names)
-    laws = _input_moments(model, other, names, byte_budget) if other is not None else {}
+    steps = Steps(size(batches) + (size(other) if other is not None else 0) + len(names), on_step)
+    measured = _measure(model, steps.over(batches, "measuring"), names)
+    laws = _input_moments(model, steps.over(other, "predicting"), names, byte_budget) if other is not None else {}
     rows = []
-    for name in names:
+    for name in steps.over(names, "slopes and identities"):
         stream = measured.streams[name]
         total = stream.total
         variance, second = total.variance.numpy(), total.second_moment.numpy()
@@ -289,6 +293,7 @@ def profile_at_init(
     seeds: int = 6,
     sites: str | Sequence[str] | None = None,
     name: str = "",
+    on_step: OnStep | None = None,
 ) -> VarianceProfile:
     """Variance along the sequence at initialisation, over draws of the weights.
 
@@ -301,6 +306,7 @@ def profile_at_init(
         seeds: how many draws, at least 2.
         sites: see `resolve_sites`.
         name: what the result calls the model; its own name by default.
+        on_step: told of every batch of every draw as it begins.
 
     Raises:
         ValueError: fewer than two seeds, no sequences, unknown sites.
@@ -312,11 +318,12 @@ def profile_at_init(
     checks: dict[str, tuple[Check | None, Check | None]] = {}
     sequences = 0
     model: Any = None
+    steps = Steps(seeds * len(batches), on_step)
     for seed in range(seeds):
         model = make(seed)
         refuse_training(model)
         names = resolve_sites(model, sites)
-        measured = _measure(model, batches, names)
+        measured = _measure(model, steps.over(batches, f"draw {seed + 1} of {seeds}"), names)
         sequences = measured.sequences
         for site in names:
             draws.setdefault(site, []).append(measured.streams[site].total)

@@ -11,9 +11,11 @@ Everything is loaded on first use (PEP 562), so `import interp` brings in neithe
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .display import register as _register
+
 if TYPE_CHECKING:
     from . import figures, report
-    from .analysis import IncompleteLedger, ablate, equivalence, ledger, ledger_over, lens, load_view, prove
+    from .analysis import IncompleteLedger, ablate, drive, equivalence, ledger, ledger_over, lens, load_view, prove
     from .claims import variance_profile, verify
     from .faults import selftest
     from .huggingface import convert_gguf
@@ -37,6 +39,7 @@ _WHERE = {
     "ablate": "analysis",
     "IncompleteLedger": "analysis",
     "lens": "analysis",
+    "drive": "analysis",
     "prove": "analysis",
     "selftest": "faults",
     "load_view": "analysis",
@@ -51,6 +54,7 @@ __all__ = [
     "Tokens",
     "ablate",
     "convert_gguf",
+    "drive",
     "encode",
     "equivalence",
     "figures",
@@ -69,6 +73,8 @@ __all__ = [
     "variance_profile",
     "verify",
 ]
+
+_register()
 
 
 def __getattr__(name: str) -> Any:

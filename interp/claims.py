@@ -14,6 +14,7 @@ from analyses import claims as _claims
 from analyses import variance as _variance
 from analyses.capture import model_name
 from analyses.claims import Siblings, Verification
+from analyses.progress import OnStep
 from analyses.variance import Batch, VarianceProfile
 
 from ._models import is_ours, wing
@@ -49,6 +50,7 @@ def variance_profile(
     sites: str | Sequence[str] | None = None,
     sequences: int | None = None,
     other: TextOrBatches = None,
+    on_step: OnStep | None = None,
 ) -> VarianceProfile:
     """Variance of a model's activations by position, its log-log slope with an interval, and the theory beside it.
 
@@ -66,6 +68,7 @@ def variance_profile(
             the stream after the layer.
         sequences: how many windows of a text to measure at most; by default 256, at initialisation 128, of a pretrained model 32.
         other: text or batches to predict from, instead of the second half.
+        on_step: called as each step begins, with the steps done, the steps in all and what is done now (for a progress display).
 
     Returns:
         `.rows` with `.slope`, `.interval`, `.variance`, `.predicted`, `.identity`, ..; `.summary()`, `.to_dataframe()`.
@@ -81,7 +84,7 @@ def variance_profile(
     """
     text = default_text(model) if text_or_token_batches is None else text_or_token_batches
     if init:
-        return _at_init(model, text, seeds, sites, sequences or INIT_SEQUENCES)
+        return _at_init(model, text, seeds, sites, sequences or INIT_SEQUENCES, on_step)
     if seeds is not None:
         raise ValueError("seeds: they draw fresh weights, so they go with init=True")
     limit = sequences or (SEQUENCES if is_ours(model) else PRETRAINED_SEQUENCES)
@@ -96,16 +99,17 @@ def variance_profile(
         measured, rest = _batches(model, text), None
     if other is not None:
         rest = _batched(windows(model, other)) if isinstance(other, str) else _batches(model, other)
-    return _variance.profile(model, measured, other=rest, sites=sites)
+    return _variance.profile(model, measured, other=rest, sites=sites, on_step=on_step)
 
 
-def verify(model: Any, text: Any = None) -> Verification:
+def verify(model: Any, text: Any = None, *, on_step: OnStep | None = None) -> Verification:
     """Every claim of the sources as a measurement with a verdict: holds, fails, undecided, or n/a where its conditions are not met.
 
     Args:
         model: from `load_model`.
         text: a text to measure on; None is the held-out text that ships with the decoders. Prompts of 24 tokens (fewer where the
             context is shorter) are cut from it, without BOS, spread over its length; the variance takes windows as `variance_profile`.
+        on_step: as in `variance_profile`.
 
     Returns:
         `.rows` with id, claim, state, verdict, measured, bound, note; `.holds` (no claim whose conditions are met fails),
@@ -126,7 +130,12 @@ def verify(model: Any, text: Any = None) -> Verification:
     ours = is_ours(model)
     batches = _batched(windows(model, text)[: INIT_SEQUENCES if ours else PRETRAINED_SEQUENCES])
     return _claims.verify(
-        model, prompts(model, text), siblings=siblings(model) if ours else None, batches=batches, seeds=_seeds(model) if ours else SEEDS
+        model,
+        prompts(model, text),
+        siblings=siblings(model) if ours else None,
+        batches=batches,
+        seeds=_seeds(model) if ours else SEEDS,
+        on_step=on_step,
     )
 
 
@@ -209,11 +218,13 @@ def _seeds(model: Any) -> int:
     return VECTOR_SEEDS if vector else SEEDS
 
 
-def _at_init(model: Any, text: Any, seeds: int | None, sites: str | Sequence[str] | None, limit: int) -> VarianceProfile:
+def _at_init(
+    model: Any, text: Any, seeds: int | None, sites: str | Sequence[str] | None, limit: int, on_step: OnStep | None
+) -> VarianceProfile:
     make = fresh(model)
     seeds = _seeds(model) if seeds is None else seeds
     batches = _batched(windows(model, text)[:limit]) if isinstance(text, str) else list(_batches(model, text))
-    return _variance.profile_at_init(make, batches, seeds=seeds, sites=sites, name=model_name(model))
+    return _variance.profile_at_init(make, batches, seeds=seeds, sites=sites, name=model_name(model), on_step=on_step)
 
 
 def _batches(model: Any, given: Any) -> Iterable[Batch]:

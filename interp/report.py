@@ -31,12 +31,13 @@ from analyses.claims import verify
 
 from . import figures
 from ._models import is_ours
-from .analysis import equivalence, ledger
+from .analysis import drive, equivalence, ledger, lens
 from .claims import default_text, prompts, siblings, variance_profile
 from .figures._door import entry_label, quantity
 from .figures._grid import colour_limit, ink_on, shade
 from .figures._text import count, cut, number, visible
 from .figures.claims import VERDICTS, field, told
+from .figures.lens import place
 from .figures.tokens import token_sums
 from .figures.writing import refuse_target, write_atomic
 from .loading import load_model
@@ -139,6 +140,9 @@ def report(
     attends = any(e.kind == "head" for e in heads.entries)
     extracts = any(hasattr(getattr(block, "attn", None), "W_adj") for block in model.blocks)
     lags = _named(split("lag"), name, tokens) if extracts else None
+    step("lens and drive")
+    through = replace(lens(model, capture, answer, against), model=name, tokens=tokens)
+    way = _drive_of(model, capture, name, tokens)
     step("equivalence")
     with _one_thread(is_ours(model)):
         identity = equivalence(model, capture)
@@ -153,6 +157,9 @@ def report(
     sections.append(_heads_section(heads if attends else None, lags))
     sections.append(_sources_section(sources))
     sections.append(_mixing_section(cache if attends else None, model if extracts else None))
+    sections.append(_lens_section(through))
+    if way is not None:
+        sections.append(_drive_section(way))
     sections.append(
         Section(
             "equivalence",
@@ -217,6 +224,17 @@ class Section:
     rows: tuple[tuple[str, str, str], ...] = ()
     chips: tuple[dict[str, str], ...] = ()
     claims: tuple[Any, ...] = ()
+    streams: Any = None
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The logit lens as a table: its words, and a stream the place, the logit and the likeliest tokens (is it the answer?)."""
+
+    title: str
+    subtitle: tuple[str, ...]
+    logit: str
+    rows: tuple[tuple[str, str, tuple[tuple[str, bool], ...]], ...]
 
 
 def _plot(plot_id: str, fig: go.Figure, *, prompt_line: bool = True) -> Plot:
@@ -367,6 +385,39 @@ def _variance_section(profiles: Sequence[Any]) -> Section:
         "How the size of activations changes with position. Theory speaks of fresh weights: SHE's extraction grows like the position "
         "(slope 1), iSHE's stays flat (slope 0). Trained weights obey no law; their slopes are measurements.",
         plots,
+    )
+
+
+def _lens_section(through: Any) -> Section:
+    words = figures.lens(through).layout.meta
+    rows = tuple(
+        (place(stream), number(values[0], 4, signed=True), tuple((visible(w), w == through.answer) for w in tops[0]))
+        for stream, values, tops in zip(through.streams, through.values, through.words, strict=True)
+    )
+    return Section(
+        "lens",
+        "Logit lens",
+        "What the model would say if it stopped after each layer: the stream of the last row, read through the final norm and the "
+        "unembedding. The answer's cells are marked.",
+        streams=Streams(words["title"], tuple(words["subtitle"][1:]), quantity(through), rows),
+    )
+
+
+def _drive_of(model: Any, capture: Any, name: str, tokens: tuple[str, ...]) -> Any | None:
+    """The drive of the prompt, or None for a model with a single addition, which has no order."""
+    try:
+        return replace(drive(model, capture), model=name, tokens=tokens)
+    except ValueError:
+        return None
+
+
+def _drive_section(way: Any) -> Section:
+    return Section(
+        "drive",
+        "Drive",
+        "How each row of the stream nears the row it ends as, layer by layer. Any sum nears its own end, so the grey null is what to "
+        "compare with: the same writes in random order with random signs. Whether the difference holds over prompts, the claims say.",
+        (_plot("drive", figures.drive(way)),),
     )
 
 

@@ -9,11 +9,14 @@ banner. Whatever came from a user (tokens, answers, names) is escaped, and white
 
 from interp.figures.attention import attention as attention
 from interp.figures.claims import claims as claims
+from interp.figures.comparison import comparison as comparison
+from interp.figures.drive import drive as drive
 from interp.figures.equivalence import equivalence as equivalence
 from interp.figures.heads import heads as heads
 from interp.figures.kernels import kernels as kernels
 from interp.figures.ledger import ledger as ledger
 from interp.figures.lens import lens as lens
+from interp.figures.showing import of as of
 from interp.figures.sources import sources as sources
 from interp.figures.tokens import tokens as tokens
 from interp.figures.variance import variance as variance
@@ -23,11 +26,14 @@ from interp.figures.writing import write_image as write_image
 __all__ = [
     "attention",
     "claims",
+    "comparison",
+    "drive",
     "equivalence",
     "heads",
     "kernels",
     "ledger",
     "lens",
+    "of",
     "sources",
     "tokens",
     "variance",

@@ -99,7 +99,7 @@ def signed_cells(
     # plotly picks one text colour a trace: pale and dark cells are two traces
     for colour in (DARK_INK, LIGHT_INK):
         here = (ink == colour) & ~np.isnan(drawn)
-        if colour == DARK_INK or here.any():
+        if here.any() or (colour == LIGHT_INK and not traces):
             traces.append(
                 go.Heatmap(
                     z=np.where(here, drawn, np.nan),

@@ -83,7 +83,7 @@ def _blank_future(square: np.ndarray) -> np.ndarray:
 
 
 def _share(square: np.ndarray, offset: int | None) -> float:
-    """Mean weight on the first token (`offset` None) or on the token `offset` back, over the rows where the two differ."""
+    """Mean weight on the first token (`offset` None) or on the token `offset` back, over the rows where these differ."""
     n = square.shape[0]
     rows = np.arange(min(2, n - 1), n)
     columns = np.zeros_like(rows) if offset is None else np.maximum(rows - offset, 0)
@@ -120,6 +120,7 @@ def attention(
     by_head = {(layer, head): found[layer][head] for layer, head in heads}
     previous = {h: _share(by_head[h], 1) for h in heads}
     first = {h: _share(by_head[h], None) for h in heads}
+    own = {h: _share(by_head[h], 0) for h in heads}
     sharp = {h: float(np.nan_to_num(by_head[h]).max(axis=1).mean()) for h in heads}
     if focus is None:
         focus = max(heads, key=lambda h: np.nan_to_num(previous[h], nan=-1.0))
@@ -240,7 +241,8 @@ def attention(
                 marker={"size": max(pixels * 0.8, 8), "opacity": 0, "symbol": "square", "color": FAINT},
                 customdata=[f"L{layer}H{head}" for layer, head in heads],
                 hovertext=[
-                    f"L{h[0]}H{h[1]}: previous token {previous[h]:.0%}, first token {first[h]:.0%}, sharpest {sharp[h]:.0%} on average"
+                    f"L{h[0]}H{h[1]}: on the previous token {previous[h]:.0%}, the token itself {own[h]:.0%}, the first {first[h]:.0%}; "
+                    f"largest weight {sharp[h]:.0%} on average"
                     for h in heads
                 ],
                 hoverinfo="text",
@@ -323,10 +325,13 @@ def attention(
         title = f"A single token: all {count(len(heads), 'head')} can only look at it"
     else:
         best = max(heads, key=lambda h: np.nan_to_num(previous[h], nan=-1.0))
-        sinks = sum(first[h] > 0.5 for h in heads)
         title = f"L{best[0]}H{best[1]} looks most at the previous token ({previous[best]:.0%} of its weight)"
-        if length > 2:
-            title += f"; {sinks} of {count(len(heads), 'head')} put over half their weight on the first token"
+        if length > 2 and len(heads) > 1:
+            still = max(heads, key=lambda h: np.nan_to_num(own[h], nan=-1.0))
+            sinks = sum(first[h] > 0.5 for h in heads)
+            title += (
+                f", L{still[0]}H{still[1]} at the token itself ({own[still]:.0%}); {sinks} of {len(heads)} heads put over half on the first"
+            )
     what = " · ".join(part for part in (model, f"{count(length, 'token')} as fed: ") if part)
     subtitle = describe(model, tokens) if model else what + describe("", tokens).split(": ", 1)[1]
     narrow: dict[str, Any] = {"xaxis.tickvals": [labels[i] for i in thin(length, 14)]}

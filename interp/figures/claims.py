@@ -9,6 +9,7 @@ from interp.figures._style import ALARM, FONT, INK, NEGATIVE, NEUTRAL, finish
 from interp.figures._text import count, escape, unbroken, wrap
 
 _FIELDS = ("id", "claim", "state", "verdict", "measured", "bound", "note")
+_LINE = 15
 _WIDTHS = {"verdict": 14, "id": 16, "claim": 44, "state": 9, "measured": 26, "bound": 22, "note": 44}
 VERDICTS = {"holds": ("✔ holds", NEGATIVE), "fails": ("✘ FAILS", ALARM), "undecided": ("? undecided", "#8a5a00"), "n/a": ("– n/a", NEUTRAL)}
 
@@ -51,13 +52,11 @@ def claims(rows: Any, *, model: str | None = None) -> go.Figure:
                 if name == "verdict"
                 else told(field(row, name))
             )
-            lines = wrap(text, _WIDTHS[name])
+            lines = wrap(text, int(1.15 * _WIDTHS[name]))
             deepest = max(deepest, len(lines))
             cells[name].append("<br>".join(escape(line) for line in lines))
         heights.append(deepest)
     colours = [VERDICTS.get(str(field(r, "verdict")), ("", INK))[1] for r in listed]
-    deepest = max(heights, default=1)
-    row_height = 10 + 15 * deepest
     fig = go.Figure(
         go.Table(
             columnwidth=[_WIDTHS[name] for name in order],
@@ -74,7 +73,7 @@ def claims(rows: Any, *, model: str | None = None) -> go.Figure:
                 "fill": {"color": "white"},
                 "line": {"color": "#e3e6e9"},
                 "font": {"family": FONT, "size": 11, "color": [colours if name == "verdict" else INK for name in order]},
-                "height": row_height,
+                "height": _LINE + 10,  # the least; plotly makes a row as tall as its lines
             },
         )
     )
@@ -87,7 +86,7 @@ def claims(rows: Any, *, model: str | None = None) -> go.Figure:
         title=f"Of {count(len(listed), 'claim')}, {', '.join(p for p in parts if not p.startswith('0 ')) or 'none was judged'}",
         subtitle=[str(whose)] if whose else [],
         alarm=f"FAILS: {', '.join(failing)}" if failing else None,
-        height=40 + row_height * len(listed),
+        height=40 + sum(_LINE * lines + 10 for lines in heights),
         width=1180,
     )
     return fig.update_layout(margin={"l": 14, "r": 14, "b": 14})

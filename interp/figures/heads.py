@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from interp.figures._door import certificate_at, choose_position, quantity, require_ledger, setting
 from interp.figures._grid import colour_limit, signed_cells, signed_colorbar
 from interp.figures._style import certificate_alarm, certificate_line, describe, finish
-from interp.figures._text import count, number, thin
+from interp.figures._text import number, thin
 
 _STRIP = 66
 """Pixels of one column of the strip beside the heads."""
@@ -26,7 +26,7 @@ def _headline(ledger: Any, heads: list[tuple[float, int, int]], column: int) -> 
         return f"Every head adds exactly 0 to the {quantity(ledger)}"
     half = int(np.searchsorted(np.cumsum(moduli), whole / 2) + 1)
     verb = "adds most to" if value > 0 else "takes most from"
-    spread = f"; {half} of {count(len(finite), 'head')} make up half of all they move" if len(finite) > 1 else ""
+    spread = f"; half of what all {len(finite)} heads move comes from {half}" if len(finite) > 1 else ""
     total = number(float(ledger.total[column]), signed=True)
     return f"L{layer}H{head} {verb} the {quantity(ledger)}: {number(value, signed=True)} of {total}{spread}"
 

@@ -1,6 +1,5 @@
 """The logit lens as a table: what each residual stream would say, read with its own statistics."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,30 +7,42 @@ import plotly.graph_objects as go
 
 from interp.figures._door import choose_position, quantity, require, setting
 from interp.figures._style import FONT, INK, describe, finish
-from interp.figures._text import cut, number, safe, visible
+from interp.figures._text import cut, escape, number, safe, visible
 
 _NAMES = ("model", "tokens", "positions", "answer", "streams", "values", "top", "note")
 _ROW = 26
 
 
-def lens(lens: Any, *, position: int | None = None, decode: Callable[[int], str] | None = None) -> go.Figure:
+def place(stream: str) -> str:
+    """`blocks.3.hook_resid_pre` as people say it: `after L2`. Other names stay."""
+    parts = stream.split(".")
+    if len(parts) != 3 or parts[0] != "blocks" or not parts[1].isdigit():
+        return stream
+    layer = int(parts[1])
+    if parts[2] == "hook_resid_pre":
+        return "before L0" if layer == 0 else f"after L{layer - 1}"
+    return f"after L{layer}" if parts[2] == "hook_resid_post" else stream
+
+
+def lens(lens: Any, *, position: int | None = None) -> go.Figure:
     """One row a stream: the logit read there and its likeliest tokens, likeliest first; the answer's cells are shaded.
 
-    `lens`: a Lens (`interp.analysis.lens`). `position`: one of `lens.positions` (default: the last). `decode`: token id -> text
-    (`model.tokenizer`'s, say); without it tokens are shown by their ids. A row's logits do not add up over streams; the subtitle says so.
+    `lens`: a Lens (`interp.lens(model, text)`). `position`: one of `lens.positions` (default: the last). A Lens without `words` shows
+    tokens by their ids. A row's logits do not add up over streams; the subtitle says so.
 
     Raises TypeError for anything that is not a Lens.
     """
-    require(lens, _NAMES, figure="lens", wants="a Lens (interp.analysis.lens(model, text))")
+    require(lens, _NAMES, figure="lens", wants="a Lens (interp.lens(model, text))")
     column = choose_position(lens, position)
     values = np.asarray(lens.values, dtype=np.float64)[:, column]
-    tops = [row[column] for row in lens.top]
-    names = [[decode(int(i)) if decode else f"id {int(i)}" for i in row] for row in tops]
+    words = getattr(lens, "words", ())
+    names = [list(row[column]) for row in words] if words else [[f"id {int(i)}" for i in row[column]] for row in lens.top]
     last = names[-1][0]
     since = len(names) - 1
     while since > 0 and names[since - 1][0] == last:
         since -= 1
-    streams = [safe(s, 32) for s in lens.streams]
+    places = [place(s) for s in lens.streams]
+    streams = [safe(s, 32) if s == name else escape(s) for s, name in zip(places, lens.streams, strict=True)]
     ranks = range(len(names[0]))
     answer = str(lens.answer)
     shaded = [["#fbe3cc" if row[r] == answer else "white" for row in names] for r in ranks]
@@ -56,7 +67,7 @@ def lens(lens: Any, *, position: int | None = None, decode: Callable[[int], str]
             },
         )
     )
-    where = "already in the first stream" if since == 0 else f"from {lens.streams[since]} on"
+    where = "already in the first stream" if since == 0 else f"from {places[since].removeprefix('after ')} on"
     end = number(values[-1], 4, signed=True)
     finish(
         fig,

@@ -135,6 +135,7 @@ def _bars(values: np.ndarray, across: list[str]) -> tuple[go.Figure, float, list
         go.Bar(
             x=across,
             y=drawn,
+            width=None if len(values) > 6 else 0.13 * len(values),  # two bars need not fill the page
             marker={
                 "color": [MISSING if not f else POSITIVE if v > 0 else NEGATIVE for v, f in zip(values, finite, strict=True)],
                 "pattern": {"shape": ["/" if v < 0 else "" for v in drawn], "size": 5, "solidity": 0.35},

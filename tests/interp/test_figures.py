@@ -13,6 +13,7 @@ import torch
 
 import interp
 from analyses.certificate import check
+from analyses.drive import Drive
 from analyses.ledger import Entry, Ledger
 from interp import figures
 from interp.figures import _text
@@ -164,6 +165,7 @@ def every_figure(by_head, by_source, by_head_and_source, attention_model, extrac
         "equivalence": figures.equivalence(equivalence),
         "variance": figures.variance(profile),
         "kernels": figures.kernels(extractor_model),
+        "drive": figures.drive(dataclasses.replace(interp.drive(attention_model, IDS), tokens=NASTY)),
         "claims": figures.claims(claims, model=NASTY[0]),
     }
 
@@ -411,17 +413,71 @@ def test_kernels_gain_is_the_norm_of_the_matrix_that_a_lag_applies(extractor_mod
 
 
 def test_lens_says_since_when_the_last_token_leads(attention_model):
-    from interp.analysis import lens
-
-    result = dataclasses.replace(lens(attention_model, IDS, top_k=3), tokens=NASTY)
-    fig = figures.lens(result, decode=lambda i: f"<b>{i}</b>")
+    found = interp.lens(attention_model, IDS, top_k=3)
+    hostile = tuple(tuple(tuple(f"<b>{i}</b>" for i in ids) for ids in row) for row in found.top)
+    result = dataclasses.replace(found, tokens=NASTY, words=hostile)
+    fig = figures.lens(result)
     assert_harmless(fig)
     assert f"&lt;b&gt;{result.top[-1][0][0]}&lt;/b&gt;" in fig.layout.title.text
-    assert list(fig.data[0].cells.values[0]) == list(result.streams)
+    assert list(fig.data[0].cells.values[0]) == ["before L0", "after L0", "after L1"]
     assert fig.data[0].cells.values[1][-1] == _text.number(result.values[-1, 0], 4, signed=True)
     assert "do not add up" in fig.layout.title.subtitle.text.replace("<br>", " ")
     with pytest.raises(TypeError, match="got dict"):
         figures.lens({})
+
+
+# ---- drive
+
+
+def drives(streams, rows, *, nan=False):
+    """A drive of any size: straight lines, and a null that goes slower."""
+    way = np.linspace(1, 0, streams)[:, None].repeat(rows, 1)
+    if nan:
+        way[1, 0] = math.nan
+    null = np.sqrt(np.linspace(1, 0, streams))[None].repeat(4, 0)
+    return Drive(
+        model="toy",
+        tokens=tuple(f" w{i}" for i in range(rows)),
+        streams=("start", *(f"L{(i - 1) // 2} {'attn' if i % 2 else 'mlp'}" for i in range(1, streams))),
+        layers=(-1, *((i - 1) // 2 for i in range(1, streams))),
+        distance=way,
+        cosine=1 - way,
+        null_distance=null,
+        null_cosine=1 - null,
+    )
+
+
+def test_drive_draws_the_means_beside_the_null_and_says_by_how_much_they_differ():
+    result = drives(9, 5)
+    fig = figures.drive(result)
+    lines = {t.name: t for t in fig.data if t.showlegend is not False and t.name and t.mode == "lines" and t.line.width}
+    assert np.allclose(lines["mean over rows"].y, result.distance.mean(1))
+    assert np.allclose(lines["null"].y, result.null_distance.mean(0))
+    assert np.allclose(lines["last row"].y, result.distance[:, -1])
+    assert f"{result.gain.distance:.0%} of their way nearer" in fig.layout.title.text
+    assert "nearer than 4 of its 4 draws" in fig.layout.meta["title"]
+    assert list(fig.layout.xaxis.ticktext) == ["start", "L0", "L1", "L2", "L3"]
+    assert list(fig.layout.xaxis.tickvals) == [0, 2, 4, 6, 8]
+
+
+def test_drive_says_farther_where_it_is_and_counts_what_is_no_number():
+    result = drives(9, 5)
+    swapped = dataclasses.replace(result, null_distance=result.distance.T[:4], distance=result.null_distance.T)
+    title = figures.drive(swapped).layout.meta["title"]
+    assert "farther from the final row than the null; nearer than 0 of its 4 draws" in title
+    broken = figures.drive(drives(9, 5, nan=True))
+    assert "is not a number" in broken.layout.title.text
+    assert "2 values NaN or infinite" in broken.layout.title.subtitle.text
+    assert len(figures.drive(drives(129, 512)).layout.xaxis.tickvals) <= 16
+    with pytest.raises(TypeError, match="got dict"):
+        figures.drive({})
+
+
+def test_a_map_of_dark_cells_alone_keeps_its_colour_bar():
+    """One head alone fills the colour range: its cell is dark, and no pale one exists to carry the bar."""
+    fig = figures.heads(grids(2, layers=1, heads=1))
+    assert [t.showscale for t in cells(fig) if t.xaxis in (None, "x")] == [True]
+    assert np.isfinite(np.asarray(cells(fig)[0].z, dtype=float)).any()
 
 
 # ---- variance, claims
