@@ -15,8 +15,9 @@ from .display import register as _register
 
 if TYPE_CHECKING:
     from . import figures, report
-    from .analysis import IncompleteLedger, ablate, drive, equivalence, ledger, ledger_over, lens, load_view, prove
+    from .analysis import IncompleteLedger, ablate, drive, equivalence, ledger, ledger_over, ledger_without, lens, load_view, prove
     from .claims import variance_profile, verify
+    from .explorer import explore
     from .faults import selftest
     from .huggingface import convert_gguf
     from .loading import list_models, load_model
@@ -36,6 +37,7 @@ _WHERE = {
     "equivalence": "analysis",
     "ledger": "analysis",
     "ledger_over": "analysis",
+    "ledger_without": "analysis",
     "ablate": "analysis",
     "IncompleteLedger": "analysis",
     "lens": "analysis",
@@ -45,6 +47,7 @@ _WHERE = {
     "load_view": "analysis",
     "variance_profile": "claims",
     "verify": "claims",
+    "explore": "explorer",
     "figures": None,
     "report": None,
 }
@@ -57,9 +60,11 @@ __all__ = [
     "drive",
     "encode",
     "equivalence",
+    "explore",
     "figures",
     "ledger",
     "ledger_over",
+    "ledger_without",
     "lens",
     "list_models",
     "load_model",

@@ -295,6 +295,36 @@ def report(
     return 0 if result.holds else 1
 
 
+@app.command(epilog="Example:  interp explore mha-austen ./smollm2")
+def explore(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Shipped names, folders, .gguf files or hub ids.", metavar="[MODEL ...]")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Where to listen; another than 127.0.0.1 lets others in.", metavar="HOST")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option("--port", help="By default 8050, or another where that is taken.", min=0, max=65535)] = None,
+    token: Annotated[
+        str | None, typer.Option("--token", help="The secret part of the address; by default random.", metavar="TOKEN")
+    ] = None,
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Explore models in the browser: ledgers at every zoom, ablations, claims. The models that ship are always offered."""
+    from .explorer import serve
+
+    def ready(url: str, names: Sequence[str]) -> None:
+        if json:
+            console.emit({"url": url, "models": list(names)})
+        else:
+            console.say(f"models: {', '.join(names)}", f"open {url}", "Ctrl+C ends it")
+        sys.stdout.flush()
+
+    serve(models or [], host=host, port=port, token=token, device=device, dtype=dtype, on_ready=ready)
+    return 0
+
+
 @app.command(epilog="Example:  interp train --mixer ishe --text corpus.txt -o my-ishe")
 def train(
     mixer: Annotated[str, typer.Option(help="mha, she, ishe, he or ihe.", metavar="MIXER")],
