@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import figures, report
     from .analysis import IncompleteLedger, ablate, drive, equivalence, ledger, ledger_over, ledger_without, lens, load_view, prove
     from .claims import variance_profile, verify
+    from .comparison import compare, read_comparison
     from .explorer import explore
     from .faults import selftest
     from .huggingface import convert_gguf
@@ -37,9 +38,9 @@ _WHERE = {
     "equivalence": "analysis",
     "ledger": "analysis",
     "ledger_over": "analysis",
-    "ledger_without": "analysis",
     "ablate": "analysis",
     "IncompleteLedger": "analysis",
+    "ledger_without": "analysis",
     "lens": "analysis",
     "drive": "analysis",
     "prove": "analysis",
@@ -48,6 +49,8 @@ _WHERE = {
     "variance_profile": "claims",
     "verify": "claims",
     "explore": "explorer",
+    "compare": "comparison",
+    "read_comparison": "comparison",
     "figures": None,
     "report": None,
 }
@@ -56,6 +59,7 @@ __all__ = [
     "IncompleteLedger",
     "Tokens",
     "ablate",
+    "compare",
     "convert_gguf",
     "drive",
     "encode",
@@ -71,6 +75,7 @@ __all__ = [
     "load_view",
     "model_name",
     "prove",
+    "read_comparison",
     "report",
     "resolve_answer",
     "run_with_cache",

@@ -327,7 +327,7 @@ def explore(
 
 @app.command(epilog="Example:  interp train --mixer ishe --text corpus.txt -o my-ishe")
 def train(
-    mixer: Annotated[str, typer.Option(help="mha, she, ishe, he or ihe.", metavar="MIXER")],
+    mixer: Annotated[str, typer.Option(help="mha, she, ishe, kshe, he, ihe or khe.", metavar="MIXER")],
     text: Annotated[Path, typer.Option("--text", help="A text file: works in paragraphs.", metavar="FILE")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.", metavar="FOLDER")],
     steps: Annotated[int | None, typer.Option(help="Optimisation steps.", min=1, metavar="N")] = None,
@@ -356,6 +356,58 @@ def train(
     else:
         console.say(f"{result.folder}: {result.steps} steps, {result.seconds:.0f} s, validation loss {result.loss:.4f} nats per token")
     return 0
+
+
+@app.command(epilog="Example:  interp compare --mixers mha,she,ishe,he,ihe --seeds 3 --text corpus.txt -o compared")
+def compare(
+    text: Annotated[Path, typer.Option("--text", help="A text file: works in paragraphs.", metavar="FILE")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make, or to go on with.", metavar="FOLDER")],
+    mixers: Annotated[
+        str, typer.Option(help="Names with commas: mha, she, ishe, kshe, he, ihe, khe.", metavar="NAMES")
+    ] = "mha,she,ishe,he,ihe",
+    seeds: Annotated[int, typer.Option(help="Runs a mixer.", min=1, metavar="N")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Optimisation steps of a run.", min=1, metavar="N")] = None,
+    lrs: Annotated[str | None, typer.Option(help="The learning rates to try, with commas.", metavar="RATES")] = None,
+    n_layers: Annotated[int | None, typer.Option(help="Layers.", min=1, metavar="N")] = None,
+    d_model: Annotated[int | None, typer.Option(help="Width.", min=1, metavar="N")] = None,
+    n_ctx: Annotated[int | None, typer.Option(help="Longest sequence.", min=2, metavar="N")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Tiny decoders, few steps: to see it work, not to learn from.")] = False,
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Train several mixers under equal conditions and compare them; stopped, it goes on where it was."""
+    _only_defaults("compare", device, dtype, "trains in float32 on the CPU")
+    corpus = _read_text(text, "--text")
+    from ._models import wing
+    from .comparison import PAGE_FILE
+    from .comparison import compare as compare_mixers
+    from .progress import comparison_bar
+
+    sizes = {"steps": 20, "probe_steps": 5, "batch": 4, "validate_every": 10, "n_layers": 1, "d_model": 16, "n_ctx": 16, "d_vocab": 300}
+    given = {"steps": steps, "n_layers": n_layers, "d_model": d_model, "n_ctx": n_ctx, "lrs": None if lrs is None else _rates(lrs)}
+    chosen = (sizes if quick else {}) | {key: value for key, value in given.items() if value is not None}
+    plan = wing("comparison").ComparisonPlan(mixers=tuple(name.strip() for name in mixers.split(",")), seeds=seeds, **chosen)
+    with comparison_bar() as (on_progress, on_question):
+        result = compare_mixers(corpus, output, plan=plan, on_progress=on_progress, on_question=on_question)
+    rows = result.to_dataframe().to_dict("records")
+    said = [{key: getattr(s, key) for key in ("id", "text", "source", "verdict", "mean", "interval", "limit")} for s in result.statements]
+    page = output / PAGE_FILE
+    if json:
+        console.emit({"folder": str(output), "page": str(page), "rows": rows, "statements": said, "environment": result.environment})
+        return 0
+    console.table(list(rows[0]), [list(row.values()) for row in rows])
+    columns = ("verdict", "statement", "difference", "95 % interval")
+    console.table(columns, [[s["verdict"], s["text"], f"{s['mean']:+.4f}", _interval(s["interval"])] for s in said])
+    console.say(f"losses in nats per token; differences paired by seed. The page: {page}")
+    return 0
+
+
+def _rates(spelled: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(rate) for rate in spelled.split(","))
+    except ValueError:
+        raise ValueError(f"--lrs: numbers with commas between are needed, such as 3e-3,6e-3; got {spelled!r}") from None
 
 
 def _load(model: str, device: str, dtype: str) -> Any:

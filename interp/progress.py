@@ -51,3 +51,33 @@ def _line(step: Any) -> None:
     if step.validation_loss is not None:
         done = f"step {step.step}/{step.steps}: loss {step.loss:.4f}, validation {step.validation_loss:.4f}"
         sys.stderr.write(f"{done}, {step.seconds:.0f} s, ETA {step.eta:.0f} s\n")
+
+
+@contextmanager
+def comparison_bar() -> Iterator[tuple[Callable[[Any], None], Callable[[str], None]]]:
+    """Yields what `comparison.compare` wants as `on_progress` and `on_question`: one bar over all runs, with the run at work."""
+    if not sys.stderr.isatty():
+        yield _comparison_line, lambda name: sys.stderr.write(f"evaluating {name}\n")
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(speed_estimate_period=300),
+    )
+    with Progress(*columns, console=console.err(), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def on_progress(progress: Any) -> None:
+            bar.update(task, total=progress.total, completed=progress.done, description=f"{progress.run.name}: loss {progress.loss:.3f}")
+
+        yield on_progress, lambda name: bar.update(task, description=f"evaluating {name}")
+
+
+def _comparison_line(progress: Any) -> None:
+    if progress.done % 250 == 0 or progress.done == progress.total:
+        sys.stderr.write(f"step {progress.done}/{progress.total}: {progress.run.name}, loss {progress.loss:.4f}\n")

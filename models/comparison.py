@@ -234,6 +234,7 @@ def train_all(
     _claim(folder, plan.shared() | {"text_sha256": digest})
     try:
         with FileLock(folder / ".lock", timeout=0):
+            (folder / "runs").mkdir(exist_ok=True)
             write_text(folder / "tokenizer.json", data.tokenizer.to_str())
             return _train_all(plan, data, folder, on_progress)
     except Timeout:
@@ -366,7 +367,6 @@ def _save(path: Path, model: HookedDecoder, optimizer: torch.optim.Optimizer, st
     tensors = {f"weight.{name}": tensor.detach() for name, tensor in model.state_dict().items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"moment.{index}.{name}": tensor for name, tensor in moments.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, metadata={"state": json.dumps(asdict(state))})
     os.replace(partial, path)

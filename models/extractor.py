@@ -102,6 +102,12 @@ class Extractor(nn.Module):
             return F.linear(self.hook_extraction(extraction) * adjustment, self.W_out.T, self.b_out)
         return self.hook_extraction(extraction if self.b_ext is None else extraction + self.b_ext) * adjustment
 
+    def truncated(self, x: Float[Tensor, "b t d"], kept: int) -> Float[Tensor, "b t d"]:
+        """The extraction with all but the first `kept` lags left out, for unpadded rows; the row factor stays what it is."""
+        lags = torch.cat([self.lag_weight[:kept], torch.zeros_like(self.lag_weight[kept:])])
+        extraction = causal_sum(self._value(x, None), lags) * self.row_factor(x)
+        return extraction if self.by_vector or self.b_ext is None else extraction + self.b_ext
+
     def row_factor(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b_or_1 t 1"]:
         """``s_i`` in the type of `x`: 1, or one over the root of how many real rows there are up to and including i, or of their energy."""
         if self.scale == "one":

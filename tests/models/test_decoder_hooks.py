@@ -27,7 +27,7 @@ def expected_names(mixer, layout, norm):
     for i in range(2):
         block = ["hook_resid_pre", "hook_resid_post"] + (["hook_resid_mid"] if layout in ("serial", "swapped") else [])
         if layout != "ffn_only":
-            block += ["hook_attn_out"] + [f"ln1.{n}" for n in ln] + [f"attn.hook_{n}" for n in inside[mixer.removeprefix("i")].split()]
+            block += ["hook_attn_out"] + [f"ln1.{n}" for n in ln] + [f"attn.hook_{n}" for n in inside[mixer.lstrip("ik")].split()]
         if layout != "mixer_only":
             block += ["hook_mlp_out", "mlp.hook_pre", "mlp.hook_post"] + [f"ln2.{n}" for n in ln]
         names += [f"blocks.{i}.{name}" for name in block]
