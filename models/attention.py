@@ -11,6 +11,9 @@ from transformer_lens.hook_points import HookPoint
 from .config import DecoderConfig
 from .norms import heard
 
+# One matrix product for all heads wants the heads side by side, a copy of W_Q, W_K, W_V; for so few rows the copy costs more than it gains.
+FEW_ROWS = 64
+
 
 def uniform(*shape: int, fan_in: int) -> nn.Parameter:
     """A parameter drawn as torch's linear layers are: U(-1/sqrt(fan_in), 1/sqrt(fan_in))."""
@@ -63,9 +66,12 @@ class MultiHeadAttention(nn.Module):
 
     @staticmethod
     def _heads(x: Tensor, W: Tensor, bias: Tensor | None) -> Float[Tensor, "b t h e"]:
-        h, d, e = W.shape
-        flat = F.linear(x, W.transpose(1, 2).reshape(h * e, d), None if bias is None else bias.flatten())
-        return flat.view(*x.shape[:2], h, e)
+        (b, t, d), (h, _, e) = x.shape, W.shape
+        if b * t > FEW_ROWS:
+            flat = F.linear(x, W.transpose(1, 2).reshape(h * e, d), None if bias is None else bias.flatten())
+            return flat.view(b, t, h, e)
+        heads = (x.reshape(b * t, d) @ W).view(h, b, t, e).permute(1, 2, 0, 3)
+        return heads if bias is None else heads + bias
 
 
 def visible(x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None) -> Bool[Tensor, "b_or_1 1 t t"]:

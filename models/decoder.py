@@ -59,8 +59,10 @@ class PosEmbed(nn.Module):
         self.W_pos = nn.Parameter(torch.empty(config.n_ctx, config.d_model).normal_(std=0.02))
 
     def forward(self, tokens: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
-        real = torch.ones_like(tokens) if attention_mask is None else attention_mask
-        positions = (real.cumsum(1) - 1).clamp(min=0)
+        if attention_mask is None:
+            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+        else:
+            positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
         return F.embedding(positions, self.W_pos)  # looked up, never a view: a hook may edit it in place
 
 
@@ -119,10 +121,12 @@ class Block(nn.Module):
         return self.hook_resid_post(x)
 
     def _mix(self, x: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "b t d"]:
-        return self.hook_attn_out(self.dropout(self.attn(normed(self.ln1, x), attention_mask)))
+        out = self.attn(normed(self.ln1, x), attention_mask)
+        return self.hook_attn_out(self.dropout(out) if self.training else out)
 
     def _feed(self, x: Tensor) -> Float[Tensor, "b t d"]:
-        return self.hook_mlp_out(self.dropout(self.mlp(normed(self.ln2, x))))
+        out = self.mlp(normed(self.ln2, x))
+        return self.hook_mlp_out(self.dropout(out) if self.training else out)
 
 
 def normed(norm: Norm | None, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -383,8 +387,10 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             raise ValueError(f"tokens must be integer ids of shape (b,t) or (t,), got {tokens.dtype} {tuple(tokens.shape)}")
         self._check_length(tokens.shape[1])
         tokens = tokens.to(self.embed.W_E.device, torch.long)
-        if not tokens.is_meta and (int(tokens.min()) < 0 or int(tokens.max()) >= self.config.d_vocab):
-            raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {int(tokens.min())}..{int(tokens.max())}")
+        if not tokens.is_meta:
+            least, most = map(int, tokens.aminmax())
+            if least < 0 or most >= self.config.d_vocab:
+                raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {least}..{most}")
         if attention_mask is None:
             return tokens, None
         mask = attention_mask[None] if attention_mask.ndim == 1 else attention_mask

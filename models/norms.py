@@ -13,7 +13,10 @@ from transformer_lens.hook_points import HookPoint
 
 def heard(*hooks: HookPoint) -> bool:
     """Whether any torch or TransformerLens hook, forward or backward, sits on one of the hook points."""
-    return any(h._forward_hooks or h._forward_pre_hooks or h._backward_hooks or h._backward_pre_hooks for h in hooks)
+    for h in hooks:  # a plain loop: this is asked twice a layer
+        if h._forward_hooks or h._forward_pre_hooks or h._backward_hooks or h._backward_pre_hooks:
+            return True
+    return False
 
 
 class Norm(nn.Module):
