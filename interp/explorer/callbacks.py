@@ -104,8 +104,9 @@ def act(view: View, engine: Engine, who: Any, value: Any, text: str | None) -> V
     if kind in ("answer", "against"):
         typed = engine.spell(view.model, int(who["token"]))
         other = view.against if kind == "answer" else view.answer
-        changed = replace(view, **{kind: typed})
-        return replace(changed, **{"against" if kind == "answer" else "answer": None}) if typed == other else changed
+        if kind == "answer":
+            return replace(view, answer=typed, against=None if typed == other else other)
+        return replace(view, against=typed, answer=None if typed == other else other)
     if kind == "look":
         return replace(view, look=Cell.parse(who["cell"]))
     if kind == "remove":
@@ -125,14 +126,12 @@ def act(view: View, engine: Engine, who: Any, value: Any, text: str | None) -> V
 def _act_by_name(view: View, engine: Engine, who: str, value: Any, text: str | None) -> View:
     if who == "model":
         return view if value in (None, view.model) else view.with_model(value)
-    if who in ("page", "by", "how"):
-        return view if value is None else replace(view, **{who: value})
+    if who in ("page", "by", "how", "answer", "against"):
+        return view.setting(who, value)
     if who == "read":
         typed = text or ""
         same = typed == (engine.example(view.model) if view.text is None else view.text)
         return view if same else view.with_text(typed)
-    if who in ("answer", "against"):
-        return replace(view, **{who: value or None})
     if who == "look":
         return (
             view
@@ -230,6 +229,7 @@ def _parts(app: Dash, engine: Engine) -> None:
     part("predictions", asked, lambda view, _: predictions(engine, view), wide=False)
     part("answers", asked, lambda view, _: answers(engine, view), places=("answer", "against"), wide=False)
     part("standing", (*asked, "by"), lambda view, _: panels.standing(engine.ledger(view)))
+    part("without", (*asked, "by", "out", "how"), lambda view, _: without(engine, view), wide=False)
     part("ledger", (*asked, "by", "look", "out"), lambda view, narrow: ledger(engine, view, narrow), places=("by",))
     part("part", (*asked, "look", "out"), lambda view, narrow: one_part(engine, view, narrow), places=("look", "by"))
     part("out", (*asked, "by", "out", "how"), lambda view, narrow: removal(engine, view, narrow), places=("out",))
@@ -334,7 +334,18 @@ def ledger(engine: Engine, view: View, narrow: bool) -> Any:
     account = engine.ledger(view)
     reason = engine.facts(view.model).splits[view.by]
     note = [html.P(f"Note: {reason}.", className="note")] if reason else []
-    return html.Div([*note, panels.figure(pictures.of_ledger(account), "ledger-figure", narrow=narrow), panels.ledger_rows(account, view)])
+    picture = panels.figure(pictures.of_ledger(account), "ledger-figure", narrow=narrow)
+    return html.Div([*note, html.Div([picture, panels.ledger_rows(account, view)], className="beside")])
+
+
+def without(engine: Engine, view: View) -> Any:
+    """What is left of the number when parts are removed; nothing when none are, or when section 5 says why not."""
+    if not view.out:
+        return None
+    try:
+        return panels.without(engine.removal(view), view)
+    except Problem:
+        return None
 
 
 def removal(engine: Engine, view: View, narrow: bool) -> Any:
@@ -420,10 +431,10 @@ def _head(engine: Engine, view: View, cell: Cell, narrow: bool) -> Any:
         cell,
         view,
         [
+            panels.figure(picture, "pattern-figure", narrow=narrow),
             panels.table(
                 f"What {whole} reads at the destination, and what that adds", ("source token", "attention", "adds (logits)", ""), shown
             ),
-            panels.figure(picture, "pattern-figure", narrow=narrow),
         ],
     )
 
@@ -471,8 +482,8 @@ def _neuron(engine: Engine, view: View, cell: Cell, narrow: bool) -> Any:
         cell,
         view,
         [
-            panels.table("Strongest positions in this prompt", ("token", "activation", "with what came before"), rows),
             panels.figure(pictures.neuron(values, prompt.tokens, prompt.at, str(cell)), "neuron-figure", narrow=narrow),
+            panels.table("Strongest positions in this prompt", ("token", "activation", "with what came before"), rows),
         ],
     )
 

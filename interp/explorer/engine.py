@@ -466,7 +466,8 @@ def offered(places: Sequence[str | Path | Any]) -> tuple[Source, ...]:
         sources.append(
             Source(name=_free(name, taken), place=spelled if spelled in list_models() or not path.exists() else str(path.resolve()))
         )
-    sources += [Source(name=name, place=name) for name in list_models() if name not in taken]
+    shipped = sorted(list_models(), key=lambda name: not name.startswith("mha"))  # what has heads is met most often
+    sources += [Source(name=name, place=name) for name in shipped if name not in taken]
     return tuple(sources)
 
 
@@ -498,7 +499,7 @@ def _facts(name: str, model: Any) -> Facts:
     tokenizer = getattr(model, "tokenizer", None)
     has_bos = not is_ours(model) and getattr(tokenizer, "bos_token", None) is not None
     mixing = [s for s in view.sublayers if s.slot != "mlp"]
-    reasons = dict.fromkeys(SPLITS, "")
+    reasons: dict[str, str] = {str(by): "" for by in SPLITS}
     if not any(isinstance(s.parts, Attention) for s in mixing):
         reasons["head"] = "this model has no heads: its rows show one channel a layer"
     for by in SPLITS:

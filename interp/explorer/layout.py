@@ -19,6 +19,11 @@ ZOOM = {
 }
 
 
+def aria(**told: str) -> dict[str, Any]:
+    """Attributes for those who do not see the page: `aria(label="..")`."""
+    return {f"aria-{name}": value for name, value in told.items()}
+
+
 def page(names: Sequence[str]) -> Any:
     """The whole page, for the models of these names."""
     return html.Div(
@@ -31,7 +36,7 @@ def page(names: Sequence[str]) -> Any:
             dcc.Store(id="png"),
             dcc.Download(id="download"),
             html.Div(id="offline", role="alert", hidden=True),
-            html.A("Skip to the ledger", href="#", className="skip", id="skip"),
+            html.Button("Skip to the ledger", className="skip", **dict[str, Any]({"data-goto": "who"})),
             _header(names),
             html.Div(id="link-notes", role="status"),
             html.Main([_prompt_page(), _model_page()]),
@@ -42,7 +47,7 @@ def page(names: Sequence[str]) -> Any:
 
 def panel(name: str, *, live: bool = False) -> Any:
     """A place that a callback fills, with the key of what it shows."""
-    told = {"aria-live": "polite"} if live else {}
+    told = aria(live="polite") if live else {}
     return html.Div([html.Div(id=name, className="panel", **told), dcc.Store(id=f"{name}-key")])
 
 
@@ -63,6 +68,7 @@ def _header(names: Sequence[str]) -> Any:
             ),
             panel("about", live=True),
             panel("standing", live=True),
+            panel("without", live=True),
         ],
         className="top",
     )
@@ -208,7 +214,7 @@ def _model_page() -> Any:
 
 def _section(title: str, parts: Sequence[Any], intro: str | None, anchor: str | None = None) -> Any:
     words = [] if intro is None else [html.P(intro, className="intro")]
-    return html.Section([html.H2(title), *words, *parts], **({"id": anchor} if anchor else {}))
+    return html.Section([html.H2(title), *words, *parts], **dict[str, Any]({"id": anchor} if anchor else {}))
 
 
 def _choice(name: str, legend: str, options: dict[str, str], control: str) -> Any:

@@ -19,10 +19,11 @@ from ..figures.claims import VERDICTS
 from . import pictures
 from .engine import Facts, Prediction, Prompt, Removal
 from .jobs import Status
+from .layout import aria
 from .view import Cell, Problem, View
 
 SHOWN_TOKENS = 600
-GRAPH = {"displayModeBar": False, "responsive": True}
+GRAPH: Any = {"displayModeBar": False, "responsive": True}
 
 
 def problem(error: Problem, here: Sequence[str]) -> Any:
@@ -66,10 +67,8 @@ def button(
     **part: Any,
 ) -> Any:
     """A button that says what it does to the view by its id."""
-    told = {} if pressed is None else {"aria-pressed": "true" if pressed else "false"}
-    return html.Button(
-        text, id={"type": kind, **part}, className=name, title=title, n_clicks=0, **({"aria-label": label} if label else {}), **told
-    )
+    told = ({} if pressed is None else aria(pressed="true" if pressed else "false")) | (aria(label=label) if label else {})
+    return html.Button(text, id={"type": kind, **part}, className=name, title=title, n_clicks=0, **told)
 
 
 # ---- the prompt
@@ -91,7 +90,7 @@ def tokens(prompt: Prompt) -> Any:
         for i in shown
     ]
     rest = len(prompt.tokens) - len(shown)
-    parts = [html.Div(row, className="tokens", role="group", **{"aria-label": "tokens as fed"})]
+    parts: list[Any] = [html.Div(row, className="tokens", role="group", **aria(label="tokens as fed"))]
     if rest:
         parts.append(html.P(f"{rest:,} more tokens are not listed; the number below reaches them.", className="note"))
     if prompt.templated:
@@ -120,7 +119,7 @@ def _prediction(p: Prediction, role: str | None) -> Any:
         [
             html.Td(str(p.rank), className="number"),
             html.Th([html.Bdi(token_text(p.token)), *([html.Span(role, className="role")] if role else [])], scope="row"),
-            html.Td([html.Span(f"{p.probability:.2%}", className="number"), html.Span(bar, className="track", **{"aria-hidden": "true"})]),
+            html.Td([html.Span(f"{p.probability:.2%}", className="number"), html.Span(bar, className="track", **aria(hidden="true"))]),
             html.Td(f"{p.logit:.3f}".replace("-", "−"), className="number"),
             html.Td(
                 [
@@ -143,7 +142,7 @@ def standing(ledger: Ledger) -> Any:
     alarm = certificate_alarm(certificate)
     what = quantity(ledger)
     at = ledger.positions[0]
-    number_line = [
+    number_line: list[Any] = [
         html.Span(html.Bdi(what[0].upper() + what[1:])),
         " = ",
         html.Strong(signed(ledger.total[0]), id="total"),
@@ -174,12 +173,12 @@ def standing(ledger: Ledger) -> Any:
 def figure(fig: Any, name: str, *, narrow: bool) -> Any:
     """A picture with its words above it."""
     meta = fig.layout.meta
-    graph = dcc.Graph(id=name, figure=pictures.fitted(fig, narrow=narrow), config=GRAPH, clear_on_unhover=True)
+    graph = dcc.Graph(id={"type": "figure", "name": name}, figure=pictures.fitted(fig, narrow=narrow), config=GRAPH, clear_on_unhover=True)
     return html.Figure(
         [
             html.Figcaption([html.Strong(meta["title"]), *[html.Span(note, className="note") for note in meta["notes"]]]),
             *([html.Div(meta["alarm"], className="problem")] if meta["alarm"] else []),
-            html.Div(graph, className="plot", role="img", **{"aria-label": meta["alt"]}),
+            html.Div(graph, id=name, className="plot", role="img", **aria(label=meta["alt"])),
         ]
     )
 
@@ -248,7 +247,7 @@ def part(title: str, cell: Cell, view: View, body: Sequence[Any]) -> Any:
         [
             html.H3([html.Bdi(title), " "]),
             html.Div([*_removers(cell, view, "part"), button("close", "close", where="part")], className="actions"),
-            *body,
+            html.Div(list(body), className="beside" if len(body) > 1 else ""),
         ]
     )
 
@@ -282,7 +281,7 @@ def chips(view: View) -> Any:
         return html.P("Nothing is removed. Press “remove” at a row above, or at a part you look at.", className="waiting")
     made = [
         button(
-            [str(cell), html.Span(" ×", **{"aria-hidden": "true"})],
+            [str(cell), html.Span(" ×", **aria(hidden="true"))],
             "back",
             where="chips",
             cell=str(cell),
@@ -294,11 +293,19 @@ def chips(view: View) -> Any:
     return html.Div([html.Span("Removed: "), *made, button("put all back", "clear", where="chips")], className="chips")
 
 
+def without(done: Removal, view: View) -> Any:
+    """What is left of the number, in a line that stays in view."""
+    a = done.ablation
+    names = ", ".join(str(cell) for cell in view.out[:4]) + (f" and {len(view.out) - 4} more" if len(view.out) > 4 else "")
+    told = f" (change {signed(-a.total)}; the ledger predicted {signed(-a.predicted)})"
+    goto = html.Button("see below", className="small", **dict[str, Any]({"data-goto": "out-section"}))
+    return html.P([f"Without {names}: ", html.Strong(signed(done.after.total[0]), id="total-without"), told, " ", goto], className="sum")
+
+
 def removal(done: Removal, view: View, *, narrow: bool) -> Any:
     """Prediction beside measurement, then both runs side by side."""
     a = done.ablation
     verdict = "agree within rounding ✔" if a.holds else "DISAGREE: the entry does not say what the part does ✘"
-    share = f" ({-a.total / -a.predicted:.0%} of it)" if abs(a.predicted) > 1e-9 else ""
     compared = table(
         "How the number moves",
         ("", "change (logits)", "what it is"),
@@ -312,7 +319,7 @@ def removal(done: Removal, view: View, *, narrow: bool) -> Any:
             (
                 "measured, total",
                 signed(-a.total),
-                f"ablated for real, everything downstream runs again{share}; what differs is what later parts do about it",
+                "ablated for real, everything downstream runs again; what differs is what later parts do about it",
             ),
         ],
     )
@@ -355,14 +362,16 @@ def removal(done: Removal, view: View, *, narrow: bool) -> Any:
             for i in rows
         ],
     )
-    after = done.after.certificate
+    left = done.after.certificate
     line = html.P(
-        f"Ledger after: {certificate_alarm(after) or certificate_line(after)}",
-        className="note" if after.holds else "problem",
+        f"Ledger after: {certificate_alarm(left) or certificate_line(left)}",
+        className="note" if left.holds else "problem",
         id="certificate-after",
     )
     picture = figure(pictures.before_after(done.before, done.after, rows), "pairs-figure", narrow=narrow)
-    return html.Div([compared, html.Div([sides, likely], className="columns"), ledgers, line, picture])
+    return html.Div(
+        [compared, html.Div([sides, likely], className="columns"), html.Div([picture, html.Div([ledgers, line])], className="beside")]
+    )
 
 
 # ---- claims and variance
@@ -374,7 +383,7 @@ def job(status: Status | None, *, narrow: bool) -> Any:
         return html.P("Nothing has been computed on this page yet.", className="waiting")
     what = f"{JOBS[status.kind]} of {status.model}"
     if status.state == "running":
-        share = {} if status.share is None else {"value": str(round(status.share, 4))}
+        share: dict[str, Any] = {} if status.share is None else {"value": str(round(status.share, 4))}
         percent = "" if status.share is None else f"{status.share:.0%}, "
         return html.Div(
             [

@@ -30,7 +30,7 @@ def make_app(engine: Engine, jobs: Jobs, token: str) -> Dash:
     flask.config["MAX_CONTENT_LENGTH"] = LARGEST_REQUEST
     app = Dash(
         "interp.explorer",
-        server=flask,
+        server=flask,  # type: ignore[arg-type]  # a Flask app is what its documentation asks for
         url_base_pathname=f"/{token}/",
         assets_folder=str(ASSETS),
         title="Explorer",

@@ -158,6 +158,12 @@ class View:
 
     # ---- what a user does
 
+    def setting(self, name: str, value: str | None) -> "View":
+        """One of page, by, how, answer and against, as its control has it; nothing chosen leaves a choice as it is, and empties a box."""
+        if not value:
+            return replace(self, **dict[str, Any]({name: None})) if name in ("answer", "against") else self
+        return replace(self, **dict[str, Any]({name: _PARSE[name](value)}))
+
     def with_model(self, name: str) -> "View":
         """Another model: its own example, its own answers; nothing that named a part of the old one stays."""
         return View(page=self.page, model=name, by=self.by)

@@ -18,7 +18,7 @@ def main() -> None:
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        answer = {"result": compute(request, lambda share, step: _say(out, {"share": share, "step": step}))}
+        answer: dict[str, Any] = {"result": compute(request, lambda share, step: _say(out, {"share": share, "step": step}))}
     except (ValueError, TypeError, OSError) as reason:
         answer = {"refused": str(reason)}
     _say(out, answer)

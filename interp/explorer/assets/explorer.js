@@ -46,11 +46,11 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
     }
   });
   document.addEventListener("click", (event) => {
-    if (event.target.id !== "skip") return;
-    event.preventDefault();
-    const target = document.getElementById("who");
+    const place = event.target.dataset && event.target.dataset.goto;
+    if (!place) return;
+    const target = document.getElementById(place);
     target.tabIndex = -1;
-    target.focus();
+    target.focus({ preventScroll: true });
     target.scrollIntoView();
   });
 
