@@ -1,4 +1,4 @@
-"""The command line: `interp models | convert | generate | report | equivalence | ledger | variance | verify | selftest | train`.
+"""The command line: `interp --help` lists the commands.
 
 A thin layer over the front door: parse, call, print. Heavy imports happen inside the commands, so `interp --help` loads no torch.
 Exit codes: 0 fine, 1 a check whose conditions are met fails, 2 bad usage or input (one line on stderr), 130 interrupted.
@@ -6,9 +6,11 @@ With `--json` exactly one object goes to stdout; a number that is not finite is 
 """
 
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,17 +25,46 @@ app = typer.Typer(
     name="interp",
     help="Mechanistic interpretability whose numbers carry their own proof.",
     epilog='Example:  interp ledger ishe-austen --text "It is a truth universally acknowledged" --by source',
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[str, typer.Argument(help="A shipped name, a folder, a .gguf file, or a hub id owner/name.", metavar="MODEL")]
-ModelOrDefault = Annotated[str, typer.Argument(help="A shipped name, a folder, a .gguf file, or a hub id owner/name.", metavar="MODEL")]
+
+def _models(incomplete: str) -> list[str]:
+    """Names of shipped decoders, for the shell's completion; read from the folder, since importing the models takes a second."""
+    from ._models import BESIDE
+
+    return sorted(place.parent.name for place in (BESIDE / "zoo").glob("*/config.json") if place.parent.name.startswith(incomplete))
+
+
+def _one_of(*values: str) -> Callable[[str], list[str]]:
+    """A completion among fixed values."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+Model = Annotated[
+    str,
+    typer.Argument(help="A shipped name, a folder, a .gguf file, or a hub id owner/name.", metavar="MODEL", autocompletion=_models),
+]
 Text = Annotated[str, typer.Option("--text", help="The prompt.", metavar="TEXT")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, nothing else.")]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, mps.", metavar="DEVICE")]
-Dtype = Annotated[str, typer.Option("--dtype", help="float32, float64, bfloat16 or float16.", metavar="DTYPE")]
+Device = Annotated[
+    str,
+    typer.Option("--device", help="Where to compute: cpu, cuda, mps.", metavar="DEVICE", autocompletion=_one_of("cpu", "cuda", "mps")),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        help="float32, float64, bfloat16 or float16.",
+        metavar="DTYPE",
+        autocompletion=_one_of("float32", "float64", "bfloat16", "float16"),
+    ),
+]
+Answer = Annotated[str | None, typer.Option("--answer", help="A text of one token; by default the model's top token.", metavar="TOK")]
+Against = Annotated[str | None, typer.Option("--against", help="Explain the difference to this token's logit.", metavar="TOK")]
+Position = Annotated[int, typer.Option("--position", help="Which token's prediction, from 0; negative from the end.", metavar="N")]
 Bos = Annotated[bool | None, typer.Option("--bos/--no-bos", help="Put BOS in front or not; by default as TransformerLens does.")]
 
 
@@ -89,10 +120,11 @@ def convert(
     """Turn a GGUF file into a folder that loads in seconds."""
     _only_defaults("convert", device, dtype, "writes float32 on the CPU")
     from .huggingface import check_gguf, convert_gguf
+    from .progress import waiting
 
     check_gguf(file)
-    console.err().print(f"converting {console.visible(file.name)} (about half a minute for 135M parameters)", markup=False)
-    written = convert_gguf(file, folder)
+    with waiting(f"converting {console.visible(file.name)} (about half a minute for 135M parameters)"):
+        written = convert_gguf(file, folder)
     if json:
         console.emit({"model": str(written), "path": str(written)})
     else:
@@ -116,7 +148,8 @@ def generate(
     from .generation import generate as continue_text
 
     loaded = _load(model, device, dtype)
-    result = continue_text(loaded, text, new, temperature=temperature, top_k=top_k, seed=seed)
+    with _waiting("generating"):
+        result = continue_text(loaded, text, new, temperature=temperature, top_k=top_k, seed=seed)
     if json:
         console.emit({"model": result.model, "tokens": result.tokens, "new": result.new, "text": result.text, "seed": seed})
     else:
@@ -127,7 +160,7 @@ def generate(
 @app.command(epilog='Example:  interp equivalence mha-austen --text "It is a truth universally acknowledged"')
 def equivalence(
     text: Text,
-    model: ModelOrDefault = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     bos: Bos = None,
     json: Json = False,
     device: Device = "cpu",
@@ -136,7 +169,9 @@ def equivalence(
     """Check project-then-sum against concatenate-then-project, over heads or over lags, in every layer."""
     from .analysis import equivalence as check
 
-    result = check(_load(model, device, dtype), text, prepend_bos=bos)
+    loaded = _load(model, device, dtype)
+    with _waiting("checking every layer"):
+        result = check(loaded, text, prepend_bos=bos)
     names = ("layer", "axis", "gap", "bound", "ratio", "native_gap", "native_bound", "native_ratio", "holds")
     rows = [{name: getattr(row, name) for name in names} for row in result.rows]
     if json:
@@ -153,11 +188,18 @@ def equivalence(
 @app.command(epilog='Example:  interp ledger mha-austen --text "It is a truth universally acknowledged" --by head')
 def ledger(
     text: Text,
-    model: ModelOrDefault = DEFAULT_MODEL,
-    answer: Annotated[str | None, typer.Option(help="A text of one token; by default the model's top token.", metavar="TOK")] = None,
-    against: Annotated[str | None, typer.Option(help="Explain the difference to this token's logit.", metavar="TOK")] = None,
-    by: Annotated[str, typer.Option(help="component, head, source, head+source, lag or neuron.", metavar="BY")] = "head",
-    position: Annotated[int, typer.Option(help="Which token's prediction, from 0; negative from the end.", metavar="N")] = -1,
+    model: Model = DEFAULT_MODEL,
+    answer: Answer = None,
+    against: Against = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="component, head, source, head+source, lag or neuron.",
+            metavar="BY",
+            autocompletion=_one_of("component", "head", "source", "head+source", "lag", "neuron"),
+        ),
+    ] = "head",
+    position: Position = -1,
     csv: Annotated[Path | None, typer.Option(help="Write the rows as CSV.", metavar="FILE")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the figure as one HTML file.", metavar="FILE")] = None,
     png: Annotated[Path | None, typer.Option(help="Write the figure as PNG (needs kaleido and a browser).", metavar="FILE")] = None,
@@ -175,15 +217,15 @@ def ledger(
     from .analysis import ledger as account
 
     loaded = _load(model, device, dtype)
-    result = account(loaded, text, answer, against, position, by, on_gap="report", prepend_bos=bos)  # type: ignore[arg-type]
-    _write_ledger(result, targets)
+    with _waiting("accounting"):
+        result = account(loaded, text, answer, against, position, by, on_gap="report", prepend_bos=bos)  # type: ignore[arg-type]
+        _write_ledger(result, targets)
     values = [float(value) for value in result.values[:, 0]]
     if json:
         console.emit(_ledger_object(result, values))
         return 0 if result.holds else 1
-    goal = repr(result.answer) + (f" against {result.against!r}" if result.against is not None else "")
     console.say(f"{result.model}, {len(result.tokens)} tokens {_quoted(result.tokens)}")
-    console.say(f"{goal} at position {result.positions[0]}, by {result.by}: {float(result.total[0]):.6g}")
+    console.say(f"{_goal(result)} at position {result.positions[0]}, by {result.by}: {float(result.total[0]):.6g}")
     if not result.holds:
         console.say("WARNING: this ledger is not complete; a check below fails.")
     order = sorted(range(len(values) - 1), key=lambda i: -abs(values[i]))
@@ -196,9 +238,93 @@ def ledger(
     return 0 if result.holds else 1
 
 
+@app.command(epilog='Example:  interp lens mha-austen --text "It is a truth universally acknowledged"')
+def lens(
+    text: Text,
+    model: Model = DEFAULT_MODEL,
+    answer: Answer = None,
+    against: Against = None,
+    position: Position = -1,
+    top_k: Annotated[int, typer.Option("--top-k", help="How many of the likeliest tokens of each stream.", min=1, metavar="K")] = 5,
+    bos: Bos = None,
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Read every residual stream as if the model stopped there: the logit and the likeliest tokens. It does not add up; a ledger does."""
+    from .analysis import lens as look
+
+    loaded = _load(model, device, dtype)
+    with _waiting("reading every stream"):
+        result = look(loaded, text, answer, against, position, top_k=top_k, prepend_bos=bos)
+    values = [float(value) for value in result.values[:, 0]]
+    words = [row[0] for row in result.words]
+    if json:
+        rows = [{"stream": s, "value": v, "top": t} for s, v, t in zip(result.streams, values, words, strict=True)]
+        facts = {"model": result.model, "tokens": result.tokens, "position": result.positions[0]}
+        console.emit({**facts, "answer": result.answer, "against": result.against, "rows": rows, "note": result.note})
+        return 0
+    console.say(f"{result.model}, {len(result.tokens)} tokens {_quoted(result.tokens)}")
+    console.say(f"{_goal(result)} at position {result.positions[0]}, read at every stream")
+    shown = [[s, v, *(repr(word) for word in t)] for s, v, t in zip(result.streams, values, words, strict=True)]
+    console.table(("stream", "logit", *(f"{rank}." for rank in range(1, len(words[0]) + 1))), shown)
+    console.say(result.note)
+    return 0
+
+
+@app.command(epilog='Example:  interp ablate mha-induction --text "c1 h4 a0 p7 e5 k2 b3 d6 c1" --sources 1')
+def ablate(
+    text: Text,
+    model: Model = DEFAULT_MODEL,
+    heads: Annotated[str | None, typer.Option(help="Heads, such as L1H1,L1H3.", metavar="NAMES")] = None,
+    sources: Annotated[str | None, typer.Option(help="Source tokens by position, in every layer, or L2:1.", metavar="NAMES")] = None,
+    lags: Annotated[str | None, typer.Option(help="Lags of an Extractor, in every layer, or L2:0.", metavar="NAMES")] = None,
+    neurons: Annotated[str | None, typer.Option(help="Neurons, such as L0N12.", metavar="NAMES")] = None,
+    how: Annotated[
+        str, typer.Option(help="zero, or mean over the prompt.", metavar="HOW", autocompletion=_one_of("zero", "mean"))
+    ] = "zero",
+    answer: Answer = None,
+    against: Against = None,
+    position: Position = -1,
+    bos: Bos = None,
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Remove heads, source tokens, lags or neurons: what the ledger predicts, what the logit does, and what follows downstream."""
+    spelled = {"heads": heads, "sources": sources, "lags": lags, "neurons": neurons}
+    given = {kind: _targets(kind, names) for kind, names in spelled.items() if names is not None}
+    if len(given) != 1:
+        raise ValueError(f"one of --heads, --sources, --lags, --neurons is needed, got {', '.join(f'--{k}' for k in given) or 'none'}")
+    from .analysis import ablate as remove
+
+    loaded = _load(model, device, dtype)
+    with _waiting("ablating"):
+        result = remove(loaded, text, answer, against, position, how=how, prepend_bos=bos, **given)  # type: ignore[arg-type]
+    names = ("baseline", "predicted", "direct", "after", "total")
+    if json:
+        facts = {"model": result.model, "tokens": result.tokens, "position": result.position, "answer": result.answer}
+        removed = {"against": result.against, "kind": result.kind, "how": result.how, "removed": result.labels}
+        check = {name: getattr(result.check, name) for name in ("name", "gap", "bound", "ratio", "holds", "kind")}
+        console.emit({**facts, **removed, **{name: getattr(result, name) for name in names}, "holds": result.holds, "check": check})
+        return 0 if result.holds else 1
+    console.say(f"{result.model}, {len(result.tokens)} tokens {_quoted(result.tokens)}")
+    console.say(f"{_goal(result)} at position {result.position}; {', '.join(result.labels)} set to {result.how}")
+    told = (
+        ("the logit as printed", result.baseline),
+        ("predicted fall: the ledger's entries", result.predicted),
+        ("measured fall: those writes taken from the last stream", result.direct),
+        ("the logit with everything downstream run again", result.after),
+        ("whole fall", result.total),
+    )
+    console.table(("", "logits"), told)
+    console.say(f"prediction against measurement: {result.check}")
+    return 0 if result.holds else 1
+
+
 @app.command(epilog="Example:  interp variance she-austen --init")
 def variance(
-    model: ModelOrDefault = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     init: Annotated[bool, typer.Option("--init", help="Measure fresh weights of the same configuration, over several draws.")] = False,
     file: Annotated[Path | None, typer.Option(help="The text to measure on; by default one that ships.", metavar="FILE")] = None,
     json: Json = False,
@@ -208,8 +334,11 @@ def variance(
     """Measure variance along the sequence, its log-log slope and what theory says."""
     text = None if file is None else _read_text(file, "--file")
     from .claims import variance_profile
+    from .progress import step_bar
 
-    result = variance_profile(_load(model, device, dtype), text, init=init)
+    loaded = _load(model, device, dtype)
+    with step_bar() as on_step:
+        result = variance_profile(loaded, text, init=init, on_step=on_step)
     names = ("site", "layer", "slope", "interval", "r2", "power_law", "theory_slope", "spread", "prediction_error", "note")
     rows = [{name: getattr(row, name) for name in names} for row in result.rows]
     if json:
@@ -228,7 +357,7 @@ def variance(
 
 @app.command(epilog="Example:  interp verify ishe-austen")
 def verify(
-    model: ModelOrDefault = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     file: Annotated[Path | None, typer.Option(help="The text to measure on; by default one that ships.", metavar="FILE")] = None,
     json: Json = False,
     device: Device = "cpu",
@@ -237,16 +366,19 @@ def verify(
     """Measure every claim of the sources and say which hold."""
     text = None if file is None else _read_text(file, "--file")
     from .claims import verify as measure
+    from .progress import step_bar
 
-    result = measure(_load(model, device, dtype), text)
+    loaded = _load(model, device, dtype)
+    with step_bar() as on_step:
+        result = measure(loaded, text, on_step=on_step)
     names = ("id", "claim", "state", "verdict", "measured", "bound", "note")
     rows = [{name: getattr(row, name) for name in names} for row in result.rows]
     if json:
         console.emit({"model": result.model, "holds": result.holds, "rows": rows})
     else:
         console.say(f"{result.model}: {sum(row['verdict'] == 'fails' for row in rows)} of {len(rows)} claims fail")
-        shown = [n for n in names if n != "claim"]
-        console.table(shown, [[row[n] for n in shown] for row in rows])
+        shown = [n for n in names if n not in ("claim", "verdict")]
+        console.table(["verdict", *shown], [[console.judged(row["verdict"]), *(row[n] for n in shown)] for row in rows])
     return 0 if result.holds else 1
 
 
@@ -255,8 +387,10 @@ def selftest(json: Json = False, device: Device = "cpu", dtype: Dtype = "float32
     """Plant faults in small models, one at a time, and show which check catches each."""
     _only_defaults("selftest", device, dtype, "runs in float32 on the CPU")
     from .faults import selftest as plant
+    from .progress import step_bar
 
-    result = plant()
+    with step_bar() as on_step:
+        result = plant(on_step=on_step)
     names = ("model", "fault", "planted", "caught_by", "factor", "caught")
     if json:
         rows = {part: [{n: getattr(row, n) for n in names} for row in getattr(result, part)] for part in ("controls", "rows")}
@@ -269,9 +403,11 @@ def selftest(json: Json = False, device: Device = "cpu", dtype: Dtype = "float32
 
 @app.command(epilog='Example:  interp report ishe-austen --text "It is a truth universally acknowledged" -o report.html')
 def report(
-    model: ModelOrDefault = DEFAULT_MODEL,
+    model: Model = DEFAULT_MODEL,
     text: Annotated[str | None, typer.Option("--text", help="The prompt; by default a sentence.", metavar="TEXT")] = None,
     file: Annotated[Path | None, typer.Option(help="A file that holds the prompt.", metavar="FILE")] = None,
+    answer: Answer = None,
+    against: Against = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The HTML file to write.", metavar="FILE")] = Path("report.html"),
     json: Json = False,
     device: Device = "cpu",
@@ -282,10 +418,12 @@ def report(
         raise ValueError("--text and --file: give one of them")
     prompt = text if file is None else _read_text(file, "--file")
     _check_writable(output, "--output")
+    from .progress import step_bar
     from .report import report as write
 
     loaded = _load(model, device, dtype)
-    result = write(loaded, prompt, output=output, on_step=lambda step: console.err().print(f"{step} ..", markup=False))
+    with step_bar() as on_step:
+        result = write(loaded, prompt, answer=answer, against=against, output=output, on_step=on_step)
     if json:
         console.emit({"model": _name(loaded), **result.to_dict()})
     else:
@@ -390,7 +528,7 @@ def compare(
     plan = wing("comparison").ComparisonPlan(mixers=tuple(name.strip() for name in mixers.split(",")), seeds=seeds, **chosen)
     with comparison_bar() as (on_progress, on_question):
         result = compare_mixers(corpus, output, plan=plan, on_progress=on_progress, on_question=on_question)
-    rows = result.to_dataframe().to_dict("records")
+    rows = [{str(key): value for key, value in row.items()} for row in result.to_dataframe().to_dict("records")]
     said = [{key: getattr(s, key) for key in ("id", "text", "source", "verdict", "mean", "interval", "limit")} for s in result.statements]
     page = output / PAGE_FILE
     if json:
@@ -410,10 +548,81 @@ def _rates(spelled: str) -> tuple[float, ...]:
         raise ValueError(f"--lrs: numbers with commas between are needed, such as 3e-3,6e-3; got {spelled!r}") from None
 
 
-def _load(model: str, device: str, dtype: str) -> Any:
-    from .loading import load_model
+@app.command("shapes", epilog="Example:  interp shapes --batch 1 --seq 20 --vocab 50000 --d-model 512 --heads 8")
+def show_shapes(
+    batch: Annotated[int, typer.Option(help="Sequences.", min=1, metavar="N")] = 1,
+    seq: Annotated[int, typer.Option(help="Tokens in each.", min=1, metavar="N")] = 20,
+    vocab: Annotated[int, typer.Option(help="Vocabulary.", min=1, metavar="N")] = 50000,
+    d_model: Annotated[int, typer.Option(help="Width.", min=1, metavar="N")] = 512,
+    heads: Annotated[int, typer.Option(help="Heads.", min=1, metavar="N")] = 8,
+    n_layers: Annotated[int, typer.Option(help="Layers.", min=1, metavar="N")] = 1,
+    mixer: Annotated[str, typer.Option(help="mha, she, ishe, kshe, he, ihe or khe.", metavar="MIXER")] = "mha",
+    json: Json = False,
+    device: Device = "cpu",
+    dtype: Dtype = "float32",
+) -> int:
+    """Every tensor's shape in a forward pass: concatenate then project beside project then sum."""
+    _only_defaults("shapes", device, dtype, "runs on the meta device, where nothing is computed")
+    from ._models import wing
+    from .shapes import shapes
 
-    return load_model(model, device=device, dtype=dtype)
+    sizes = {"n_layers": n_layers, "d_model": d_model, "n_ctx": seq, "d_vocab": vocab, "n_heads": heads}
+    config_module = wing("config")
+    if mixer not in config_module.MIXERS:
+        raise ValueError(f"--mixer: unknown {mixer!r}: {config_module.near_misses(mixer, config_module.MIXERS)}")
+    result = shapes(config_module.DecoderConfig(mixer=mixer, **sizes), batch=batch, seq=seq)
+    if json:
+        console.emit({"mixer": result.mixer, "rows": result.to_dataframe().to_dict("records")})
+        return 0
+    shown = [[r.step, r.hook or "", _shape(r.concatenated), _shape(r.summed), "<- differs" if r.differs else ""] for r in result.rows]
+    console.table(("step", "hook", "concatenate, project", "project, sum", ""), shown)
+    console.say(
+        "From a hooked run on the meta device: shapes only. That both readings give the same numbers is what interp equivalence checks."
+    )
+    return 0
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "" if shape is None else str(shape)
+
+
+def _load(model: str, device: str, dtype: str) -> Any:
+    with _waiting(f"loading {console.visible(model)}"):
+        from .loading import load_model
+
+        return load_model(model, device=device, dtype=dtype)
+
+
+def _waiting(what: str) -> AbstractContextManager[None]:
+    from .progress import waiting
+
+    return waiting(what)
+
+
+def _goal(result: Any) -> str:
+    """The number explained, as a line names it: `' Mary' against ' John'`."""
+    return repr(result.answer) + (f" against {result.against!r}" if result.against is not None else "")
+
+
+_TARGETS = {
+    "heads": (r"L(\d+)H(\d+)", "L1H3"),
+    "neurons": (r"L(\d+)N(\d+)", "L0N12"),
+    "sources": (r"(?:L(\d+):)?(-?\d+)", "1 (in every layer) or L2:1"),
+    "lags": (r"(?:L(\d+):)?(\d+)", "0 (in every layer) or L2:0"),
+}
+
+
+def _targets(kind: str, spelled: str) -> list[int | tuple[int, int]]:
+    """`L1H1,L1H3` as (layer, index) pairs; a source or lag without its layer is one number, meant in every layer."""
+    pattern, example = _TARGETS[kind]
+    found: list[int | tuple[int, int]] = []
+    for name in spelled.split(","):
+        match = re.fullmatch(pattern, name.strip())
+        if match is None:
+            raise ValueError(f"--{kind}: names such as {example}, with commas between, are needed; got {name.strip()!r}")
+        layer, index = match.groups()
+        found.append(int(index) if layer is None else (int(layer), int(index)))
+    return found
 
 
 def _name(model: Any) -> str:
