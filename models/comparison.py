@@ -71,7 +71,7 @@ class ComparisonPlan:
 
     mixers: tuple[str, ...] = PAPERS
     seeds: int = 3
-    lrs: tuple[float, ...] = (3e-3, 6e-3, 1.2e-2)
+    lrs: tuple[float, ...] = (3e-3, 6e-3, 1.2e-2, 2.4e-2)
     steps: int = 1500
     probe_steps: int = 300
     batch: int = 32

@@ -2,6 +2,10 @@
 
 import json
 import math
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -202,3 +206,26 @@ def test_bad_usage_is_one_line_and_leaves_no_folder(tmp_path, capsys, args, mess
     assert cli.main(["compare", "--text", str(tmp_path / "text.txt"), "-o", str(tmp_path / "out"), *args]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_the_command_goes_on_after_a_signal(tmp_path, how, code):
+    (tmp_path / "text.txt").write_text(TEXT)
+    args = ["compare", "--mixers", "he", "--seeds", "1", "--text", str(tmp_path / "text.txt"), "-o", str(tmp_path / "out"), "--quick"]
+    command = [sys.executable, "-c", "import sys; from interp.cli import main; sys.exit(main())", *args, "--steps", "600", "--lrs", "0.01"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    checkpoint = tmp_path / "out" / "runs" / "he-lr0.01-seed0-steps600.safetensors"
+    deadline = time.monotonic() + 120
+    while not checkpoint.is_file() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(how)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert checkpoint.is_file()
+    assert not (tmp_path / "out" / "comparison.json").exists()
+    again = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, check=True)
+    assert len(json.loads(again.stdout)["rows"]) == 1
+    first = next(line for line in again.stderr.splitlines() if line.startswith("step "))
+    assert int(first.split()[1].split("/")[0]) > 100  # it did not begin anew
+    assert not checkpoint.exists()
