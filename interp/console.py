@@ -58,6 +58,13 @@ def verdict(holds: bool | None) -> Text:
     return Text("holds", style="green") if holds else Text("FAILS", style="bold red")
 
 
+def judged(word: str) -> Text:
+    """The verdict on a claim: green where it holds, red where it fails; the word alone where there are no colours."""
+    if word == "fails":
+        return verdict(False)
+    return Text(word, style="green" if word == "holds" else "")
+
+
 def emit(payload: Mapping[str, Any]) -> None:
     """One JSON object on stdout. A number that is not finite (NaN, infinity) is written as null: JSON has no such numbers."""
     sys.stdout.write(json.dumps(plain(payload), ensure_ascii=False, allow_nan=False) + "\n")

@@ -16,6 +16,7 @@ from analyses import ledger as _ledger
 from analyses.ablation import ablate
 from analyses.capture import explicit, run_with_cache
 from analyses.certificate import Check, check
+from analyses.progress import OnStep, Steps
 from analyses.views import Attention, DecoderView, Mixer, Neurons, NormView, Sublayer
 
 from ._models import wing
@@ -77,11 +78,12 @@ class _Scene:
 Plant = Callable[[_Scene], "tuple[DecoderView, Tensor, Any]"]
 
 
-def selftest(*, seed: int = 0) -> SelfTest:
+def selftest(*, seed: int = 0, on_step: OnStep | None = None) -> SelfTest:
     """Plant every fault in every model it applies to.
 
     Args:
         seed: of weights and tokens.
+        on_step: called as each model and each fault begins, with the steps done, the steps in all and what is done now.
 
     Returns:
         `.holds`, `.rows`, `.controls`, `.missed`, `.to_dataframe()`.
@@ -91,11 +93,16 @@ def selftest(*, seed: int = 0) -> SelfTest:
     True
     """
     rows, controls = [], []
-    for build in [*(lambda m=m: _decoder(m, seed) for m in MIXERS), lambda: _llama(seed)]:
+    scenes = [*(lambda m=m: _decoder(m, seed) for m in MIXERS), lambda: _llama(seed)]
+    steps = Steps(sum(2 + sum(1 for _ in _faults(build())) for build in scenes), on_step)
+    for build in scenes:
         scene = build()
+        steps(f"{scene.name}: no fault")
         controls.append(_judge(scene, "none (control)", "", lambda s: (s.view, *s.run())))
         for fault, planted, plant in _faults(scene):
+            steps(f"{scene.name}: {fault}")
             rows.append(_judge(build(), fault, planted, plant))
+        steps(f"{scene.name}: labels exchanged")
         rows.append(_permuted_labels(build()))
     return SelfTest(rows=tuple(rows), controls=tuple(controls))
 

@@ -10,6 +10,59 @@ from . import console
 T = TypeVar("T")
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A spinner with the time so far, for work whose steps cannot be counted; nothing where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(), **_quiet()) as shown:
+        shown.add_task(what, total=None)
+        yield
+
+
+@contextmanager
+def step_bar() -> Iterator[Callable[[int, int, str], None]]:
+    """Yields what measurements want as `on_step`: a bar with what is done now and the time left, or a line for each kind of step where
+    stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield _StepLines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, speed_estimate_period=120, **_quiet()) as bar:
+        task = bar.add_task("starting", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+
+
+class _StepLines:
+    """A line on stderr when another kind of step begins; `variance: draw 2 of 6` is of the kind `variance`."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        kind = what.split(":", maxsplit=1)[0]
+        if kind != self._kind:
+            self._kind = kind
+            sys.stderr.write(f"{kind} .. (step {done + 1} of {total})\n")
+
+
+def _quiet() -> dict[str, Any]:
+    """Drawn on stderr and gone at the end."""
+    return {"console": console.err(), "transient": True}
+
+
 def track(items: Sequence[T], what: str, *, show: bool = True) -> Iterator[T]:
     """Iterate over `items` with a bar named `what` and what is left; nothing is drawn where stderr is no terminal or `show` is false."""
     from rich.progress import track as rich_track
@@ -57,7 +110,7 @@ def _line(step: Any) -> None:
 def comparison_bar() -> Iterator[tuple[Callable[[Any], None], Callable[[str], None]]]:
     """Yields what `comparison.compare` wants as `on_progress` and `on_question`: one bar over all runs, with the run at work."""
     if not sys.stderr.isatty():
-        yield _comparison_line, lambda name: sys.stderr.write(f"evaluating {name}\n")
+        yield _comparison_line, lambda name: print(f"evaluating {name}", file=sys.stderr)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -67,9 +120,9 @@ def comparison_bar() -> Iterator[tuple[Callable[[Any], None], Callable[[str], No
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
         TextColumn("ETA"),
-        TimeRemainingColumn(speed_estimate_period=300),
+        TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console.err(), transient=True) as bar:
+    with Progress(*columns, console=console.err(), transient=True, speed_estimate_period=300) as bar:
         task = bar.add_task("starting", total=None)
 
         def on_progress(progress: Any) -> None:

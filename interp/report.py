@@ -13,7 +13,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from analyses.claims import verify
+from analyses.progress import OnStep, Steps
 
 from . import figures
 from ._models import is_ours
@@ -52,6 +53,8 @@ CHECKS = {
     "native": "nothing but rounding lies between the entries and the printed logit",
     "scale": "the final norm divided by what the stream says",
 }
+STEPS, STEPS_OF_OURS = 40, 56
+"""About how many steps a report takes, of a pretrained model and of one of our decoders."""
 SEQUENCES = 16
 """Windows behind each variance on the page: enough for its intervals to say something, few enough for a report in seconds."""
 
@@ -94,7 +97,7 @@ def report(
     answer: str | int | None = None,
     against: str | int | None = None,
     output: str | os.PathLike[str] = "report.html",
-    on_step: Callable[[str], None] | None = None,
+    on_step: OnStep | None = None,
 ) -> Report:
     """Writes a self-contained HTML report about what `model` says after `text`.
 
@@ -104,7 +107,7 @@ def report(
         answer: the token explained; by default the model's top token.
         against: a token whose logit is subtracted.
         output: the file; it appears whole or not at all.
-        on_step: called with the name of each step as it begins (for a progress display).
+        on_step: called as each step begins, with the steps done, the steps in all and what is done now (for a progress display).
 
     Returns:
         The path and the verdicts that the report opens with.
@@ -113,7 +116,7 @@ def report(
         ValueError: an unknown model, a text or answer that does not fit, or an output that cannot be written (found before any work).
     """
     begun = time.perf_counter()
-    step = on_step or (lambda _: None)
+    step = Steps(STEPS, on_step)
     target = _writable(output)
     spelled = str(model) if isinstance(model, str | os.PathLike) else None
     if spelled is not None:
@@ -149,6 +152,8 @@ def report(
     if not identity.tokens:
         identity = replace(identity, tokens=tokens)
     with _one_thread(is_ours(model)):
+        if is_ours(model):
+            step.total = STEPS_OF_OURS
         profiles = _profiles(model, step)
         claims = _claims(model, step)
     step("pictures")
@@ -432,22 +437,27 @@ def _one_thread(wanted: bool) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _profiles(model: Any, step: Callable[[str], None]) -> list[Any]:
+def _part(step: Steps, what: str) -> OnStep:
+    """What a measurement inside the report tells its steps to."""
+    return lambda _, __, part: step(f"{what}: {part}")
+
+
+def _profiles(model: Any, step: Steps) -> list[Any]:
     """The variance of the model as it is, and of fresh weights where we know how they are drawn."""
-    step("variance")
+    told_of = _part(step, "variance")
     if not is_ours(model):
-        return [variance_profile(model, sequences=8, sites="hook_attn_out")]
-    found = [variance_profile(model, sequences=SEQUENCES)]
-    step("variance at initialisation")
-    return [*found, variance_profile(model, init=True, sequences=SEQUENCES)]
+        return [variance_profile(model, sequences=8, sites="hook_attn_out", on_step=told_of)]
+    found = [variance_profile(model, sequences=SEQUENCES, on_step=told_of)]
+    at_init = variance_profile(model, init=True, sequences=SEQUENCES, on_step=_part(step, "variance at initialisation"))
+    return [*found, at_init]
 
 
-def _claims(model: Any, step: Callable[[str], None]) -> tuple[Any, ...]:
+def _claims(model: Any, step: Steps) -> tuple[Any, ...]:
     """The claims judged on one of our decoders; all but those about variance, which has a section of its own."""
     if not is_ours(model):
         return ()
-    step("claims")
-    judged = verify(model, prompts(model, default_text(model)), siblings=siblings(model), batches=())
+    told_of = _part(step, "claims")
+    judged = verify(model, prompts(model, default_text(model)), siblings=siblings(model), batches=(), on_step=told_of)
     return tuple(row for row in judged.rows if row.id != "variance")
 
 

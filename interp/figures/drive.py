@@ -93,7 +93,7 @@ def drive(drive: Any) -> go.Figure:
         chosen = [marks[j] for j in thin(len(marks), room)]
         return [int(i) for i, _ in chosen], [name for _, name in chosen]
 
-    values, texts = ticks(14)
+    places, texts = ticks(14)
     for i, (kind, title) in enumerate(_PANELS):
         axis = f"{i + 1 if i else ''}"
         left = 0.0 if i == 0 else 0.54
@@ -104,7 +104,7 @@ def drive(drive: Any) -> go.Figure:
                     "domain": [left, left + 0.46],
                     "anchor": f"y{axis}",
                     "tickmode": "array",
-                    "tickvals": values,
+                    "tickvals": places,
                     "ticktext": texts,
                     "tickangle": 0,
                     "range": [-0.3, len(at) - 0.7],

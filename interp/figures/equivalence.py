@@ -128,8 +128,8 @@ def equivalence(equivalence: Any) -> go.Figure:
     layers = count(len(rows), "layer")
     if equivalence.holds:
         where = f" in all {layers}" if len(rows) > 1 else ""
-        gap = f"worst gap {number(equivalence.worst_ratio, 2)} of its bound" if equivalence.worst_ratio else "to the last bit in float64"
-        title = f"Summing {what} one by one equals the model's projection{where}: {gap}"
+        found = f"worst gap {number(equivalence.worst_ratio, 2)} of its bound" if equivalence.worst_ratio else "to the last bit in float64"
+        title = f"Summing {what} one by one equals the model's projection{where}: {found}"
         alarm = None
     else:
         worst = max(failing or rows, key=lambda r: max(_ranked(r.ratio), _ranked(r.native_ratio)))

@@ -15,7 +15,10 @@ from interp import analysis, cli, console, huggingface, loading, report
 from interp.cli import main
 
 TEXT = "It is a truth universally acknowledged"
-COMMANDS = ("models", "convert", "generate", "report", "equivalence", "ledger", "variance", "verify", "selftest", "train")
+COMMANDS = {
+    *("models", "convert", "generate", "report", "equivalence", "ledger", "lens", "ablate"),
+    *("variance", "verify", "selftest", "train"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +96,34 @@ def test_ledger_rows_add_up_to_the_total(by: str, capsys: pytest.CaptureFixture[
     assert found["total"] == pytest.approx(float(logits[0, 2, a] - logits[0, 2, the]), abs=1e-4)
 
 
+def test_lens_ends_at_the_models_logit(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run_json(["lens", "--text", TEXT, "--top-k", "3"], capsys)
+    assert {"model", "tokens", "position", "answer", "against", "rows", "note"} <= set(found)
+    ledger = run_json(["ledger", "--text", TEXT], capsys)
+    assert found["rows"][-1]["value"] == pytest.approx(ledger["total"], abs=1e-4)
+    assert found["rows"][-1]["top"][0] == found["answer"] == ledger["answer"]
+    assert all(len(row["top"]) == 3 for row in found["rows"])
+    assert main(["lens", "--text", TEXT]) == 0
+    assert "do not add up" in capsys.readouterr().out
+
+
+def test_ablate_predicts_what_it_measures(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["ablate", "mha-austen", "--text", TEXT]
+    found = run_json([*argv, "--heads", "L1H1,L0H3"], capsys)
+    assert found["holds"] is True
+    assert len(found["removed"]) == 2
+    assert found["direct"] == pytest.approx(found["predicted"], abs=1e-4)
+    assert found["baseline"] - found["after"] == pytest.approx(found["total"], abs=1e-9)
+    ledger = run_json(["ledger", "mha-austen", "--text", TEXT], capsys)
+    rows = {row["label"]: row["value"] for row in ledger["rows"]}
+    assert found["predicted"] == pytest.approx(rows["L1H1"] + rows["L0H3"], abs=1e-9)
+    everywhere = run_json([*argv, "--sources", "1"], capsys)["predicted"]
+    layers = [run_json([*argv, "--sources", f"L{i}:1"], capsys)["predicted"] for i in range(4)]
+    assert everywhere == pytest.approx(sum(layers), abs=1e-9)
+    assert main([*argv, "--heads", "L1H1", "--how", "mean"]) == 0
+    assert "set to mean" in capsys.readouterr().out
+
+
 def test_variance_keys(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text(f"{TEXT}. " * 200)
@@ -143,18 +174,19 @@ def test_report_writes_one_file_and_says_what_held(
     target = tmp_path / "report.html"
     verdicts = (report.Verdict(id="x", what="a sum", holds=True, gap=0.0, bound=1.0, ratio=float("nan")),)
 
-    def write(model: Any, text: Any, *, output: Path, on_step: Any) -> report.Report:
-        on_step("load")
+    def write(model: Any, text: Any, *, answer: Any, against: Any, output: Path, on_step: Any) -> report.Report:
+        assert (answer, against) == (" a", None)
+        on_step(0, 3, "load")
         assert text == TEXT
         output.write_text("<html>")
         return report.Report(path=output, verdicts=verdicts)
 
     monkeypatch.setattr(report, "report", write)
-    found = run_json(["report", "ishe-austen", "--text", TEXT, "-o", str(target)], capsys)
+    found = run_json(["report", "ishe-austen", "--text", TEXT, "--answer", " a", "-o", str(target)], capsys)
     assert found["path"] == str(target)
     assert found["verdicts"][0]["ratio"] is None
     verdicts = (dataclasses.replace(verdicts[0], holds=False),)
-    assert main(["report", "--text", TEXT, "-o", str(target)]) == 1
+    assert main(["report", "--text", TEXT, "--answer", " a", "-o", str(target)]) == 1
     out, err = capsys.readouterr()
     assert "FAILS" in out
     assert "load" in err
@@ -249,6 +281,11 @@ def test_the_console_script_ends_with_the_code_and_prints_no_traceback() -> None
         (["convert", "/nowhere.gguf", "x"], "no file '/nowhere.gguf'"),
         (["models", "--dtype", "float64"], "leave out --device and --dtype"),
         (["report", "--text", TEXT, "--file", "x"], "give one of them"),
+        (["ablate", "--text", TEXT], "one of --heads, --sources, --lags, --neurons is needed, got none"),
+        (["ablate", "--text", TEXT, "--sources", "1", "--lags", "0"], "got --sources, --lags"),
+        (["ablate", "mha-austen", "--text", TEXT, "--heads", "L1H1,H2"], "--heads: names such as L1H3"),
+        (["ablate", "--text", TEXT, "--sources", "99"], "position 99 is outside the prompt"),
+        (["lens", "--text", TEXT, "--top-k", "99999"], "top_k"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
@@ -340,6 +377,46 @@ def test_colours_on_a_terminal_unless_no_color(no_color: bool, monkeypatch: pyte
     assert ("\x1b[32m" in screen.getvalue()) is not no_color
 
 
+def test_a_long_measurement_shows_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp.progress import comparison_bar, step_bar, waiting
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with waiting("loading x[1]"):
+        pass
+    with step_bar() as on_step:
+        on_step(1, 4, "variance: draw 2 of 3")
+    assert "loading x[1]" in screen.getvalue()
+    assert "variance: draw 2 of 3" in screen.getvalue()
+    assert "1/4" in screen.getvalue()
+    assert "ETA" in screen.getvalue()
+    with comparison_bar() as (_, on_question):
+        on_question("she")
+    assert "evaluating she" in screen.getvalue()
+
+
+def test_a_long_measurement_says_a_line_a_kind_where_stderr_is_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    from interp.progress import step_bar, waiting
+
+    with waiting("loading x"), step_bar() as on_step:
+        for done, what in enumerate(("additive", "variance: draw 1", "variance: draw 2", "parameters")):
+            on_step(done, 4, what)
+    assert capsys.readouterr().err == "additive .. (step 1 of 4)\nvariance .. (step 2 of 4)\nparameters .. (step 4 of 4)\n"
+
+
+def test_the_shell_completes_the_names_of_shipped_decoders_without_loading_torch() -> None:
+    import os
+
+    asked = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": "interp ledger ihe", "COMP_CWORD": "2"}
+    script = [str(Path(sys.executable).parent / "interp")]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **asked})
+    assert done.stdout.split() == ["ihe-austen"]
+    code = "import sys; from interp.cli import _models; print(_models('mha'), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "['mha-austen', 'mha-induction'] False\n"
+
+
 def test_training_shows_a_bar_with_loss_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
@@ -355,7 +432,7 @@ def test_training_shows_a_bar_with_loss_on_a_terminal(monkeypatch: pytest.Monkey
     assert "ETA" in screen.getvalue()
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help_with_an_example_and_the_common_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command, "--help"]) == 0
     out = capsys.readouterr().out
@@ -364,4 +441,4 @@ def test_every_command_has_help_with_an_example_and_the_common_options(command: 
 
 
 def test_the_commands_are_these() -> None:
-    assert {command.name or command.callback.__name__ for command in cli.app.registered_commands} == set(COMMANDS)  # type: ignore[union-attr]
+    assert {command.name or command.callback.__name__ for command in cli.app.registered_commands} >= COMMANDS  # type: ignore[union-attr]
