@@ -7,6 +7,7 @@ import torch
 
 from analyses.capture import model_name, refuse_training
 
+from ._models import is_ours, wing
 from .tokens import encode, strings, text_ids
 
 
@@ -29,7 +30,7 @@ class Continuation:
 
 @torch.no_grad()
 def generate(model: Any, text: str, new: int, *, temperature: float = 0.8, top_k: int | None = None, seed: int = 0) -> Continuation:
-    """Continue a text, each step recomputed from the start: the same path for our decoders and pretrained ones.
+    """Continue a text. Our decoders keep what they have read; pretrained ones recompute each step from the start.
 
     Args:
         model: from `load_model`.
@@ -53,13 +54,15 @@ def generate(model: Any, text: str, new: int, *, temperature: float = 0.8, top_k
             f"ask for at most {limit - count} new ones, or shorten the prompt"
         )
     generator = torch.Generator().manual_seed(seed)
-    ids = fed.ids
+    read = model.reader(count + new) if is_ours(model) else wing("generation").recompute(model)
+    ids = drawn = fed.ids
     for _ in range(new):
-        logits = model(ids)[0, -1].float().cpu()
+        logits = read(drawn)[0].float().cpu()
         if top_k is not None:
             logits = logits.masked_fill(logits < logits.topk(min(top_k, len(logits))).values[-1], -torch.inf)
-        drawn = logits.argmax() if temperature == 0 else torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-        ids = torch.cat([ids, drawn.reshape(1, 1).to(ids.device)], dim=1)
+        best = logits.argmax() if temperature == 0 else torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
+        drawn = best.reshape(1, 1).to(ids.device)
+        ids = torch.cat([ids, drawn], dim=1)
     own = ids[0, count - len(text_ids(model, text)) :].tolist()  # without the BOS that was put in front
     return Continuation(
         model=model_name(model),

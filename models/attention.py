@@ -1,6 +1,7 @@
 """Sublayer 1, attention: fused when nobody listens to scores or pattern, explicit when somebody does."""
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,15 @@ def uniform(*shape: int, fan_in: int) -> nn.Parameter:
     """A parameter drawn as torch's linear layers are: U(-1/sqrt(fan_in), 1/sqrt(fan_in))."""
     bound = 1 / math.sqrt(fan_in)
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
+
+
+@dataclass
+class KeptKeys:
+    """What attention has read: `count` rows of (b,h,capacity,e)."""
+
+    keys: Tensor
+    values: Tensor
+    count: int = 0
 
 
 class MultiHeadAttention(nn.Module):
@@ -59,6 +69,25 @@ class MultiHeadAttention(nn.Module):
             z = F.scaled_dot_product_attention(q, k, v, attn_mask=visible(x, attention_mask))
         z = self.hook_z(z.transpose(1, 2))  # (b,t,h,e)
         return self.project(z)
+
+    def start(self, b: int, capacity: int) -> "KeptKeys":
+        """An empty past for `b` sequences of up to `capacity` rows."""
+        h, _, e = self.W_Q.shape
+        keys, values = self.W_K.new_empty(2, b, h, capacity, e)
+        return KeptKeys(keys, values)
+
+    def extend(self, x: Float[Tensor, "b n d"], past: "KeptKeys") -> Float[Tensor, "b n d"]:
+        """The output at the rows that follow those of `past`, which they join."""
+        q, k, v = (
+            self._heads(x, W, b).transpose(1, 2)  # (b,h,n,e)
+            for W, b in ((self.W_Q, self.b_Q), (self.W_K, self.b_K), (self.W_V, self.b_V))
+        )
+        first, past.count = past.count, past.count + x.shape[1]
+        past.keys[:, :, first : past.count] = k
+        past.values[:, :, first : past.count] = v
+        mask = torch.ones(x.shape[1], past.count, dtype=torch.bool, device=x.device).tril(first) if x.shape[1] > 1 else None
+        z = F.scaled_dot_product_attention(q, past.keys[:, :, : past.count], past.values[:, :, : past.count], attn_mask=mask)
+        return self.project(z.transpose(1, 2))
 
     def project(self, z: Float[Tensor, "b t h e"]) -> Float[Tensor, "b t d"]:
         """The output projection alone, heads concatenated: what a replay of this layer calls."""

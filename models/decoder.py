@@ -25,7 +25,8 @@ from .attention import MultiHeadAttention, uniform
 from .config import EXTRACTORS, DecoderConfig, near_misses
 from .extractor import Extractor
 from .feedforward import FeedForward
-from .norms import Norm, make_norm
+from .generation import Read, reader
+from .norms import Norm, heard, make_norm
 
 BUILT_IN: dict[str, Callable[[DecoderConfig, int], nn.Module]] = {"mha": MultiHeadAttention, **dict.fromkeys(EXTRACTORS, Extractor)}
 RETURN_TYPES = ("logits", "loss", "both")
@@ -52,15 +53,17 @@ class Embed(nn.Module):
 
 
 class PosEmbed(nn.Module):
-    """Learned positions, N(0, 0.02); padded rows are not counted."""
+    """Learned positions, N(0, 0.02); padded rows are not counted. `start` is the position of the first row."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.W_pos = nn.Parameter(torch.empty(config.n_ctx, config.d_model).normal_(std=0.02))
 
-    def forward(self, tokens: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
+    def forward(
+        self, tokens: Int[Tensor, "b t"], attention_mask: Int[Tensor, "b t"] | None = None, start: int = 0
+    ) -> Float[Tensor, "b t d"]:
         if attention_mask is None:
-            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+            positions = torch.arange(start, start + tokens.shape[1], device=tokens.device).expand_as(tokens)
         else:
             positions = (attention_mask.cumsum(1) - 1).clamp(min=0)
         return F.embedding(positions, self.W_pos)  # looked up, never a view: a hook may edit it in place
@@ -104,24 +107,29 @@ class Block(nn.Module):
         self.hook_resid_post = HookPoint()
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
+    def forward(
+        self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None, past: Any = None
+    ) -> Float[Tensor, "b t d"]:
+        """`past` is what the mixer's `start` made, for rows that follow those it has read (see generation.py)."""
         x = self.hook_resid_pre(x)
         if self.layout == "serial":
-            x = self.hook_resid_mid(x + self._mix(x, attention_mask))
+            x = self.hook_resid_mid(x + self._mix(x, attention_mask, past))
             x = x + self._feed(x)
         elif self.layout == "swapped":
             x = self.hook_resid_mid(x + self._feed(x))
-            x = x + self._mix(x, attention_mask)
+            x = x + self._mix(x, attention_mask, past)
         elif self.layout == "parallel":
-            x = x + self._mix(x, attention_mask) + self._feed(x)
+            x = x + self._mix(x, attention_mask, past) + self._feed(x)
         elif self.layout == "mixer_only":
-            x = x + self._mix(x, attention_mask)
+            x = x + self._mix(x, attention_mask, past)
         else:
             x = x + self._feed(x)
         return self.hook_resid_post(x)
 
-    def _mix(self, x: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "b t d"]:
-        out = self.attn(normed(self.ln1, x), attention_mask)
+    def _mix(self, x: Tensor, attention_mask: Tensor | None, past: Any) -> Float[Tensor, "b t d"]:
+        mixer: Any = self.attn
+        rows = normed(self.ln1, x)
+        out = mixer(rows, attention_mask) if past is None else mixer.extend(rows, past)
         return self.hook_attn_out(self.dropout(out) if self.training else out)
 
     def _feed(self, x: Tensor) -> Float[Tensor, "b t d"]:
@@ -241,7 +249,8 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
 
     @contextmanager
     def explicit(self) -> Iterator["HookedDecoder"]:
-        """Inside, attention and norms take the explicit path whether or not anybody listens, so that two runs differ by an edit alone."""
+        """Inside, attention and norms take the explicit path and Extractors the direct sum whether or not anybody listens, so that two
+        runs differ by an edit alone."""
         modules = [module for module in self.modules() if hasattr(module, "force_explicit")]
         before = [module.force_explicit for module in modules]
         try:
@@ -363,6 +372,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         if return_type not in RETURN_TYPES:
             raise ValueError(f"return_type must be one of {', '.join(map(repr, RETURN_TYPES))}, got {return_type!r}")
         tokens, mask = self._tokens_and_mask(input, attention_mask)
+        self._tell_extractors()
         x = self.hook_embed(self.embed(tokens))
         if self.config.positions == "learned":
             x = x + self.hook_pos_embed(self.pos_embed(tokens, mask))
@@ -373,6 +383,14 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             return logits
         loss = next_token_loss(logits, tokens, mask)
         return loss if return_type == "loss" else (logits, loss)
+
+    def _tell_extractors(self) -> None:
+        """A listener anywhere makes every sum over lags the direct one, not only where it sits: what it sees is made of all of them."""
+        extractors = [block.attn for block in self.blocks if isinstance(getattr(block, "attn", None), Extractor)]
+        if extractors:
+            listened = heard(*self.hook_dict.values())
+            for extractor in extractors:
+                extractor.listened = listened
 
     def _tokens_and_mask(self, input: Any, attention_mask: Tensor | None) -> tuple[Int[Tensor, "b t"], Int[Tensor, "b t"] | None]:
         """Ids and mask as the layers want them; a mask of ones is no mask."""
@@ -387,7 +405,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             raise ValueError(f"tokens must be integer ids of shape (b,t) or (t,), got {tokens.dtype} {tuple(tokens.shape)}")
         self._check_length(tokens.shape[1])
         tokens = tokens.to(self.embed.W_E.device, torch.long)
-        if not tokens.is_meta:
+        if not (tokens.is_meta or torch.compiler.is_compiling()):  # a compiled graph cannot ask for values
             least, most = map(int, tokens.aminmax())
             if least < 0 or most >= self.config.d_vocab:
                 raise ValueError(f"token ids must be in [0, {self.config.d_vocab}), got {least}..{most}")
@@ -463,6 +481,10 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
 
     # ---- generation ----
 
+    def reader(self, capacity: int) -> Read:
+        """A function that reads the next tokens (b,n) and returns the logits (b,v) after the last of them; see `generation.reader`."""
+        return reader(self, capacity)
+
     @torch.no_grad()
     def generate(
         self,
@@ -473,7 +495,10 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
         top_k: int | None = None,
         seed: int | None = None,
     ) -> Any:
-        """Continue a prompt, each step recomputed from the start; a text gives a text, ids give ids (b, t + new).
+        """Continue a prompt; a text gives a text, ids give ids (b, t + new).
+
+        Past inputs are kept, so that a new token costs one row; where they cannot be, each step is recomputed from the start
+        (see `reader`).
 
         Args:
             input: A text, or ids (b,t) or (t,).
@@ -500,8 +525,9 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
                 f"ask for {n_ctx - tokens.shape[1]}, or cut the prompt to {max(n_ctx - max_new_tokens, 0)}"
             )
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
+        read, new = self.reader(total), tokens
         for _ in range(max_new_tokens):
-            logits = self(tokens)[:, -1].float()  # (b,v)
+            logits = read(new).float()  # (b,v)
             if top_k is not None:
                 least = logits.topk(min(top_k, logits.shape[-1])).values[:, -1:]
                 logits = logits.masked_fill(logits < least, -torch.inf)

@@ -15,6 +15,7 @@ where the layer of [C23] differs in detail we do not claim to match it. Biases, 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -24,8 +25,9 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from .attention import uniform
-from .causal_sum import causal_sum
+from .causal_sum import Purpose, SpectrumCache, causal_sum, last_row
 from .config import EXTRACTORS, DecoderConfig
+from .norms import heard
 
 SCALES = {"she": "one", "he": "one", "ishe": "count", "ihe": "count", "kshe": "kernel", "khe": "kernel"}
 LEAST_ENERGY = 1e-8  # a kernel of zeros gets a factor of 1e4, which every type can hold, and still sums to zero
@@ -48,6 +50,15 @@ class Writes(NamedTuple):
     magnitude: Float64[Tensor, "b channel row source"]
     square: Float64[Tensor, "b channel row source"]
     terms: int
+
+
+@dataclass
+class KeptRows:
+    """What an Extractor has read: `count` rows at the end of (b,capacity,d), the newest first, as the lags want them; s_i of all rows."""
+
+    rows: Tensor
+    factor: Tensor
+    count: int = 0
 
 
 class Extractor(nn.Module):
@@ -86,6 +97,9 @@ class Extractor(nn.Module):
         self.b_adj = uniform(d, fan_in=d) if config.mixer_bias else None
         self.hook_extraction = HookPoint()  # (b,t,d)
         self.hook_adjustment = HookPoint()  # (b,t,d)
+        self.force_explicit = False  # the direct sum, whether or not anybody listens
+        self.listened = False  # whether somebody listens anywhere in the decoder, which says so before each pass
+        self._spectra = SpectrumCache()
 
     @property
     def lag_weight(self) -> nn.Parameter:
@@ -95,12 +109,44 @@ class Extractor(nn.Module):
     def forward(self, x: Float[Tensor, "b t d"], attention_mask: Int[Tensor, "b t"] | None = None) -> Float[Tensor, "b t d"]:
         adjustment = self.hook_adjustment(F.linear(x, self.W_adj.T, self.b_adj))
         value = self.hook_value(self._value(x, attention_mask)) if self.by_vector else self._value(x, attention_mask)
-        extraction = causal_sum(value, self.lag_weight)
+        extraction = causal_sum(value, self.lag_weight, self._purpose(), self._spectra)
         if self.scale != "one":
             extraction = extraction * self.row_factor(x, attention_mask)
+        return self._gated(extraction, adjustment)
+
+    def _gated(self, extraction: Float[Tensor, "b t d"], adjustment: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         if self.by_vector:
             return F.linear(self.hook_extraction(extraction) * adjustment, self.W_out.T, self.b_out)
         return self.hook_extraction(extraction if self.b_ext is None else extraction + self.b_ext) * adjustment
+
+    def _purpose(self) -> Purpose:
+        """What the sum over lags is for, which decides on its kernel: ``exact`` whenever somebody may look at it."""
+        if self.training:
+            self._spectra.clear()  # the weights are about to change
+        if self.force_explicit or self.listened or heard(self.hook_extraction, self.hook_adjustment):
+            return "exact"
+        if torch.is_grad_enabled():
+            return "training" if self.training else "exact"
+        return "exact" if self.training else "frozen"
+
+    # ---- reading on: a past of rows, see generation.py ----
+
+    def start(self, b: int, capacity: int) -> "KeptRows":
+        """An empty past for `b` sequences of up to `capacity` rows."""
+        rows = self.W_adj.new_empty(b, capacity, self.W_adj.shape[0])
+        return KeptRows(rows, self.row_factor(rows[:1]))
+
+    def extend(self, x: Float[Tensor, "b n d"], past: "KeptRows") -> Float[Tensor, "b n d"]:
+        """The output at the rows that follow those of `past`, which they join: O(i d^2) for a row i of she, O(i d) of he."""
+        value, first, capacity = self._value(x, None), past.count, past.rows.shape[1]
+        past.count = first + x.shape[1]
+        past.rows[:, capacity - past.count : capacity - first] = value.flip(1)
+        if first == 0:
+            extraction = causal_sum(value, self.lag_weight, self._purpose(), self._spectra)
+        else:
+            ends = [past.rows[:, capacity - i :] for i in range(first + 1, past.count + 1)]
+            extraction = torch.stack([last_row(newest_first, self.lag_weight) for newest_first in ends], 1)
+        return self._gated(extraction * past.factor[:, first : past.count], F.linear(x, self.W_adj.T, self.b_adj))
 
     def truncated(self, x: Float[Tensor, "b t d"], kept: int) -> Float[Tensor, "b t d"]:
         """The extraction with all but the first `kept` lags left out, for unpadded rows; the row factor stays what it is."""

@@ -26,12 +26,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .dft import DFT
-from .direct import LITERAL, PER_LAG
+from .direct import LITERAL, PER_LAG, last_row
 from .fourier import BLOCKED, FFT
 from .kernel import Kernel
 from .spectra import SpectrumCache
 
-__all__ = ["BLOCKED", "DFT", "FFT", "LITERAL", "PER_LAG", "Kernel", "Purpose", "SpectrumCache", "causal_sum", "pick_kernel"]
+__all__ = ["BLOCKED", "DFT", "FFT", "LITERAL", "PER_LAG", "Kernel", "Purpose", "SpectrumCache", "causal_sum", "last_row", "pick_kernel"]
 
 Purpose = Literal["exact", "frozen", "training"]
 

@@ -28,6 +28,14 @@ def per_lag_sum(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Ten
     return function.apply(x.to(wide), W.to(wide)).to(x.dtype)
 
 
+def last_row(newest_first: Float[Tensor, "b i d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b d"]:
+    """The last row alone of the sum over i rows that are given newest first: one matrix product; its bound is `direct_bound`'s."""
+    (b, i, d), wide = newest_first.shape, accumulator(newest_first, W)
+    rows, lags = newest_first.to(wide), W[:i].to(wide)
+    out = rows.reshape(b, i * d) @ lags.reshape(i * d, d) if W.ndim == 3 else (rows * lags).sum(1)
+    return out.to(newest_first.dtype)
+
+
 def direct_bound(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[Tensor, "l d"]) -> Float[Tensor, "b t d"]:
     """Bound on the rounding error of any direct sum, whatever its order.
 

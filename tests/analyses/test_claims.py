@@ -146,7 +146,7 @@ def test_project_sum_catches_two_heads_exchanged_in_the_projection(monkeypatch: 
 def test_reduce_catches_two_lags_exchanged_in_the_kernel(mixer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = extractor.causal_sum
     order = torch.tensor([1, 0, *range(2, T)])
-    monkeypatch.setattr(extractor, "causal_sum", lambda x, W: honest(x, W[order]))
+    monkeypatch.setattr(extractor, "causal_sum", lambda x, W, *how: honest(x, W[order], *how))
     row = claims.reduce(subject(decoder(mixer)))
     assert (row.verdict, row.measured > 1000) == ("fails", True)
 
@@ -216,7 +216,7 @@ def test_position_free_shows_that_attention_alone_does_not_tell_order() -> None:
 
 def test_static_dynamic_catches_an_extractor_whose_weights_depend_on_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = extractor.causal_sum
-    monkeypatch.setattr(extractor, "causal_sum", lambda x, W: honest(x, W) * (1 + 1e-6 * x.square().mean()))
+    monkeypatch.setattr(extractor, "causal_sum", lambda x, W, *how: honest(x, W, *how) * (1 + 1e-6 * x.square().mean()))
     assert claims.static_dynamic(subject(decoder("she"))).verdict == "fails"
 
 
