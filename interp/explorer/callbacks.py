@@ -187,58 +187,75 @@ def _shown(view: View, engine: Engine, name: str) -> Any:
 
 # ---- parts
 
+PROMPT = ("model", "text", "chat", "bos", "at")
+ASKED = (*PROMPT, "answer", "against")
+REMOVED = (*ASKED, "by", "out", "how")
+
+DEPENDS: dict[str, tuple[str, ...]] = {
+    "about": ("model",),
+    "options": ("model", "chat", "bos"),
+    "tokens": PROMPT,
+    "predictions": ASKED,
+    "answers": ASKED,
+    "standing": (*ASKED, "by"),
+    "without": REMOVED,
+    "picture": (*ASKED, "by", "narrow"),
+    "rows": (*ASKED, "by", "look", "out"),
+    "part": (*ASKED, "look", "out", "narrow"),
+    "out": (*REMOVED, "narrow"),
+    "snippet": (*REMOVED, "look"),
+    "model-snippet": ("model",),
+}
+"""What each panel shows depends on these fields of the view ("narrow": on whether the page is): a change of one draws it again."""
+
+IN_FULL = {
+    "about": ("model",),
+    "tokens": ("prompt", "position"),
+    "answers": ("answer", "against"),
+    "rows": ("by",),
+    "part": ("look", "by"),
+    "out": ("out", "by"),
+}
+"""Which problems a panel tells in full: those of the controls beside it."""
+
 
 def _parts(app: Dash, engine: Engine) -> None:
-    prompt = ("model", "text", "chat", "bos", "at")
-    asked = (*prompt, "answer", "against")
-
-    def part(
-        name: str,
-        fields: Sequence[str],
-        draw: Callable[[View, bool], Any],
-        *,
-        places: Sequence[str] = (),
-        wide: bool = True,
-        page: str = "prompt",
-    ) -> None:
-        """Fill panel `name` by `draw(view, narrow)` whenever one of `fields` changes; problems of `places` are said here in full."""
-
-        @app.callback(
-            Output(name, "children"),
-            Output(f"{name}-key", "data"),
-            Input("view", "data"),
-            Input("narrow", "data"),
-            Input("again", "data"),
-            State(f"{name}-key", "data"),
-        )
-        def show(fragment: str | None, narrow: bool, again: int, key: Any) -> Any:
-            if fragment is None:
-                return no_update
-            view, _ = View.parse(fragment)
-            if page not in (view.page, "both"):
-                return no_update
-            plain = view.to_dict()
-            wanted = json.dumps([*[plain[f] for f in fields], narrow if wide else None, again])
-            if wanted == key:
-                return no_update
-            return drawn(lambda: draw(view, bool(narrow)), places), wanted
-
-    part("about", ("model",), lambda view, _: about(engine, view), places=("model",), wide=False, page="both")
-    part("options", ("model", "chat", "bos"), lambda view, _: options(engine, view), wide=False)
-    part("tokens", prompt, lambda view, _: tokens(engine, view), places=("prompt", "position"), wide=False)
-    part("predictions", asked, lambda view, _: predictions(engine, view), wide=False)
-    part("answers", asked, lambda view, _: answers(engine, view), places=("answer", "against"), wide=False)
-    part("standing", (*asked, "by"), lambda view, _: panels.standing(engine.ledger(view)))
-    part("without", (*asked, "by", "out", "how"), lambda view, _: without(engine, view), wide=False)
-    part("ledger", (*asked, "by", "look", "out"), lambda view, narrow: ledger(engine, view, narrow), places=("by",))
-    part("part", (*asked, "look", "out"), lambda view, narrow: one_part(engine, view, narrow), places=("look", "by"))
-    part("out", (*asked, "by", "out", "how"), lambda view, narrow: removal(engine, view, narrow), places=("out",))
-    part(
-        "snippet",
-        (*asked, "by", "look", "out", "how"),
-        lambda view, _: html.Pre(export.snippet(engine, view), id="python", tabIndex=0),
-        wide=False,
+    draw: dict[str, Callable[[View, bool], Any]] = {
+        "about": lambda view, _: about(engine, view),
+        "options": lambda view, _: options(engine, view),
+        "tokens": lambda view, _: tokens(engine, view),
+        "predictions": lambda view, _: predictions(engine, view),
+        "answers": lambda view, _: answers(engine, view),
+        "standing": lambda view, _: panels.standing(engine.ledger(view)),
+        "without": lambda view, _: without(engine, view),
+        "picture": lambda view, narrow: panels.figure(pictures.of_ledger(engine.ledger(view)), "ledger-figure", narrow=narrow),
+        "rows": lambda view, _: rows(engine, view),
+        "part": lambda view, narrow: one_part(engine, view, narrow),
+        "out": lambda view, narrow: removal(engine, view, narrow),
+        "snippet": lambda view, _: html.Pre(export.snippet(engine, view), id="python", tabIndex=0),
+        "model-snippet": lambda view, _: model_snippets(engine, view),
+    }
+    # The browser knows which panels a new view concerns, so that only those are asked for.
+    app.clientside_callback(
+        ClientsideFunction("explorer", "concerned"),
+        *[Output(f"{name}-key", "data") for name in DEPENDS],
+        Input("view", "data"),
+        Input("narrow", "data"),
+        Input("again", "data"),
+        State("depends", "data"),
+        *[State(f"{name}-key", "data") for name in DEPENDS],
     )
+    for name in DEPENDS:
+        _part(app, name, draw[name])
+
+
+def _part(app: Dash, name: str, draw: Callable[[View, bool], Any]) -> None:
+    @app.callback(Output(name, "children"), Input(f"{name}-key", "data"))
+    def show(key: Any) -> Any:
+        if key is None:
+            return no_update
+        view, _ = View.parse(key["fragment"])
+        return drawn(lambda: draw(view, bool(key["narrow"])), IN_FULL.get(name, ()))
 
 
 def drawn(draw: Callable[[], Any], places: Sequence[str]) -> Any:
@@ -329,13 +346,18 @@ def answers(engine: Engine, view: View) -> Any:
     return said
 
 
-def ledger(engine: Engine, view: View, narrow: bool) -> Any:
-    """The picture of the split, and its largest rows."""
+def rows(engine: Engine, view: View) -> Any:
+    """The largest rows of the ledger."""
     account = engine.ledger(view)
     reason = engine.facts(view.model).splits[view.by]
-    note = [html.P(f"Note: {reason}.", className="note")] if reason else []
-    picture = panels.figure(pictures.of_ledger(account), "ledger-figure", narrow=narrow)
-    return html.Div([*note, html.Div([picture, panels.ledger_rows(account, view)], className="beside")])
+    return html.Div([panels.ledger_rows(account, view), *([html.P(f"Note: {reason}.", className="note")] if reason else [])])
+
+
+def model_snippets(engine: Engine, view: View) -> Any:
+    """Claims and variance as Python."""
+    source = engine.source(view.model)
+    code = [html.Pre(model_snippet(source, kind), tabIndex=0) for kind in panels.JOBS]
+    return html.Details([html.Summary("As Python"), *code])
 
 
 def without(engine: Engine, view: View) -> Any:
@@ -595,15 +617,3 @@ def _long(app: Dash, engine: Engine, jobs: Jobs) -> None:
             return lost, True, True
         running = status is not None and status.state == "running"
         return drawn(lambda: panels.job(status, narrow=bool(narrow)), ()), not running, not running
-
-    @app.callback(Output("model-snippet", "children"), Input("view", "data"))
-    def snippet(fragment: str | None) -> Any:
-        if fragment is None:
-            return no_update
-        view, _ = View.parse(fragment)
-        return drawn(
-            lambda: html.Details(
-                [html.Summary("As Python"), *[html.Pre(model_snippet(engine.source(view.model), kind), tabIndex=0) for kind in panels.JOBS]]
-            ),
-            ("model",),
-        )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from analyses.ledger import SPLITS, Ledger
 from analyses.protocols import is_additive_mixer
@@ -213,12 +214,12 @@ class Engine:
                 f"The explorer keeps to {MAX_ACTIVATIONS / 2**30:g} GB: at most {fits:,} tokens of this model.",
             )
 
-    def logits(self, view: View) -> np.ndarray[Any, Any]:
+    def logits(self, view: View) -> Float[np.ndarray, " v"]:
         """(v,) float64, what the model printed at the destination."""
         prompt = self.prompt(view)
         return self._once(("logits", view.model, prompt.ids, prompt.at), view.model, lambda: self._logits(view, prompt))
 
-    def _logits(self, view: View, prompt: Prompt) -> np.ndarray[Any, Any]:
+    def _logits(self, view: View, prompt: Prompt) -> Float[np.ndarray, " v"]:
         model = self.model(view.model)
         logits, _ = run_with_cache(model, torch.tensor([prompt.ids], device=_device(model)), load_view(model).embeds[0])
         return logits[0, prompt.at].double().cpu().numpy()
@@ -228,7 +229,7 @@ class Engine:
         logits = self.logits(view)
         return self.rank(view.model, logits, np.argsort(-logits, kind="stable")[:k].tolist())
 
-    def rank(self, name: str, logits: np.ndarray[Any, Any], ids: Sequence[int]) -> tuple[Prediction, ...]:
+    def rank(self, name: str, logits: Float[np.ndarray, " v"], ids: Sequence[int]) -> tuple[Prediction, ...]:
         """The given tokens among all, in the order given."""
         model = self.model(name)
         shifted = np.exp(logits - logits.max())
@@ -387,24 +388,24 @@ class Engine:
             if cell.neuron >= count:
                 raise ValueError(f"layer {cell.layer} of {view.model} has neurons 0 to {count - 1}")
 
-    def pattern(self, view: View, layer: int) -> np.ndarray[Any, Any]:
+    def pattern(self, view: View, layer: int) -> Float[np.ndarray, "h t t"]:
         """(head, reading token, source token), the attention weights of one layer."""
         prompt = self.prompt(view)
         return self._once(("pattern", view.model, prompt.ids, layer), view.model, lambda: self._pattern(view, prompt, layer))
 
-    def _pattern(self, view: View, prompt: Prompt, layer: int) -> np.ndarray[Any, Any]:
+    def _pattern(self, view: View, prompt: Prompt, layer: int) -> Float[np.ndarray, "h t t"]:
         name = f"blocks.{layer}.attn.hook_pattern"
         model = self.model(view.model)
         _, cache = run_with_cache(model, torch.tensor([prompt.ids], device=_device(model)), name)
         return cache[name][0].float().cpu().numpy()
 
-    def activations(self, view: View, layer: int, neuron: int) -> np.ndarray[Any, Any]:
+    def activations(self, view: View, layer: int, neuron: int) -> Float[np.ndarray, " t"]:
         """(t,), what one neuron puts out at each position of the prompt (after the activation function)."""
         prompt = self.prompt(view)
         key = ("activations", view.model, prompt.ids, layer, neuron)
         return self._once(key, view.model, lambda: self._activations(view, prompt, layer, neuron))
 
-    def _activations(self, view: View, prompt: Prompt, layer: int, neuron: int) -> np.ndarray[Any, Any]:
+    def _activations(self, view: View, prompt: Prompt, layer: int, neuron: int) -> Float[np.ndarray, " t"]:
         model = self.model(view.model)
         name = next(s.parts.post for s in load_view(model).sublayers if s.layer == layer and s.slot == "mlp")  # type: ignore[union-attr]
         _, cache = run_with_cache(model, torch.tensor([prompt.ids], device=_device(model)), name)
@@ -415,7 +416,7 @@ class Engine:
         mixer = getattr(self.model(view.model).blocks[layer], "attn", None)
         return mixer if mixer is not None and is_additive_mixer(mixer) and (hasattr(mixer, "W_ext") or hasattr(mixer, "w_lag")) else None
 
-    def gains(self, view: View, layer: int) -> np.ndarray[Any, Any] | None:
+    def gains(self, view: View, layer: int) -> Float[np.ndarray, " lag"] | None:
         """(lag,), the root-mean-square gain of an Extractor's kernel a lag; None where the layer has none."""
         mixer = self.extractor(view, layer)
         return None if mixer is None else lag_gain(mixer)

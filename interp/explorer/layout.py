@@ -1,6 +1,6 @@
 """The page before anything is on it: its parts in reading order, its controls with their labels. What fills them is in `callbacks.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dash import dcc, html
@@ -24,8 +24,8 @@ def aria(**told: str) -> dict[str, Any]:
     return {f"aria-{name}": value for name, value in told.items()}
 
 
-def page(names: Sequence[str]) -> Any:
-    """The whole page, for the models of these names."""
+def page(names: Sequence[str], depends: Mapping[str, Sequence[str]]) -> Any:
+    """The whole page, for the models of these names; `depends` says which fields of a view each panel shows."""
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
@@ -33,6 +33,7 @@ def page(names: Sequence[str]) -> Any:
             dcc.Store(id="narrow", data=False),
             dcc.Store(id="again", data=0),
             dcc.Store(id="job"),
+            dcc.Store(id="depends", data={name: list(fields) for name, fields in depends.items()}),
             dcc.Store(id="png"),
             dcc.Download(id="download"),
             html.Div(id="offline", role="alert", hidden=True),
@@ -126,7 +127,7 @@ def _prompt_page() -> Any:
                 "3. Who wrote it",
                 [
                     _choice("by-choice", "Split by", {by: ZOOM[by] for by in SPLITS}, "by"),
-                    panel("ledger"),
+                    html.Div([panel("picture"), panel("rows")], className="beside", id="ledger"),
                 ],
                 "Every row is what one part of the model adds to the number above. Press a cell of the picture, or “look” at a row.",
                 anchor="who",

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+from jaxtyping import Float, Int
 
 from analyses.ledger import Ledger
 
@@ -26,7 +27,7 @@ def of_ledger(ledger: Ledger) -> go.Figure:
     return figures.ledger(ledger, top=TOP)
 
 
-def order(ledger: Ledger) -> np.ndarray[Any, Any]:
+def order(ledger: Ledger) -> Int[np.ndarray, " n"]:
     """Row numbers of a one-position ledger, largest modulus first, the rounding left out: the order of the bars."""
     values = ledger.values[:-1, 0]
     return np.argsort(-np.where(np.isfinite(values), np.abs(values), np.inf), kind="stable")
@@ -59,7 +60,7 @@ def _parsed(text: str) -> Cell | None:
         return None
 
 
-def neuron(values: np.ndarray[Any, Any], tokens: tuple[str, ...], at: int, name: str) -> go.Figure:
+def neuron(values: Float[np.ndarray, " t"], tokens: tuple[str, ...], at: int, name: str) -> go.Figure:
     """What a neuron puts out at every position of the prompt, strongest positions named."""
     labels = [f"{i} {safe(t, 14)}" for i, t in enumerate(tokens)]
     strongest = np.argsort(-np.abs(values), kind="stable")[:3]
@@ -93,7 +94,7 @@ def neuron(values: np.ndarray[Any, Any], tokens: tuple[str, ...], at: int, name:
     )
 
 
-def gains(values: np.ndarray[Any, Any], layer: int, lag: int | None) -> go.Figure:
+def gains(values: Float[np.ndarray, " lag"], layer: int, lag: int | None) -> go.Figure:
     """The gain of one Extractor's kernel a lag, one lag marked."""
     lags = np.arange(len(values))
     fig = go.Figure(

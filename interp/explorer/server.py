@@ -14,7 +14,7 @@ from dash import Dash
 from flask import Flask, Response
 from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
 
-from .callbacks import register
+from .callbacks import DEPENDS, register
 from .engine import Engine
 from .jobs import Jobs
 from .layout import page
@@ -40,7 +40,7 @@ def make_app(engine: Engine, jobs: Jobs, token: str) -> Dash:
         enable_mcp=False,
     )
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
-    app.layout = page(engine.names)
+    app.layout = page(engine.names, DEPENDS)
     register(app, engine, jobs)
     policy = "; ".join(
         [
@@ -117,7 +117,9 @@ class Explorer:
 
 
 class _Quiet(WSGIRequestHandler):
-    """No line a request: the address in it is a secret, and the terminal is for errors."""
+    """No line a request: the address in it is a secret, and the terminal is for errors. Connections are kept open between requests."""
+
+    protocol_version = "HTTP/1.1"
 
     def log(self, type: str, message: str, *args: Any) -> None:
         if type == "error":

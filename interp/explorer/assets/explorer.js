@@ -3,6 +3,18 @@
 window.dash_clientside = Object.assign({}, window.dash_clientside, {
   explorer: {
     page: (page) => [page === "model", page !== "model"],
+    // Which panels show something else now: those whose fields of the view changed get a new key, and with it a request.
+    concerned: (fragment, narrow, again, depends, ...keys) => {
+      const same = window.dash_clientside.no_update;
+      if (fragment === undefined || fragment === null) return keys.map(() => same);
+      const said = new URLSearchParams(fragment.replace(/^#/, ""));
+      return Object.values(depends).map((fields, i) => {
+        const own = new URLSearchParams();
+        for (const field of fields) if (said.has(field)) own.set(field, said.get(field));
+        const key = { fragment: "#" + own.toString(), narrow: fields.includes("narrow") && narrow, again };
+        return JSON.stringify(key) === JSON.stringify(keys[i]) ? same : key;
+      });
+    },
     image: (told) => {
       if (told) {
         const { data, layout } = told.figure;
@@ -36,6 +48,17 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   const tellWidth = () => window.dash_clientside.set_props("narrow", { data: small.matches });
   const wait = setInterval(() => { if (ready()) { clearInterval(wait); if (small.matches) tellWidth(); } }, 50);
   small.addEventListener("change", tellWidth);
+
+  // A panel that is drawn anew takes the focus with it: give it back to the control of the same id, or to its opposite.
+  let focused = null;
+  document.addEventListener("focusin", (event) => { focused = event.target.id || null; });
+  new MutationObserver(() => {
+    if (!focused || document.activeElement !== document.body) return;
+    const opposite = focused.includes('"remove"') ? focused.replace('"remove"', '"back"') : focused.replace('"back"', '"remove"');
+    const found = document.getElementById(focused) || document.getElementById(opposite);
+    if (found) found.focus({ preventScroll: true });
+  }).observe(document.documentElement, { childList: true, subtree: true });
+  document.addEventListener("pointerdown", () => { focused = null; });
 
   document.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.id === "text") {
