@@ -423,7 +423,7 @@ def report(
 
     loaded = _load(model, device, dtype)
     with step_bar() as on_step:
-        result = write(loaded, prompt, answer=answer, against=against, output=output, on_step=on_step)
+        result = write(loaded, prompt, answer=answer, against=against, output=output, spelled=model, on_step=on_step)
     if json:
         console.emit({"model": _name(loaded), **result.to_dict()})
     else:

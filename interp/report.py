@@ -33,7 +33,7 @@ from analyses.progress import OnStep, Steps
 from . import figures
 from ._models import is_ours
 from .analysis import drive, equivalence, ledger, lens
-from .claims import default_text, prompts, siblings, variance_profile
+from .claims import default_text, prompts, siblings, variance_profile, windows
 from .figures._door import entry_label, quantity
 from .figures._grid import colour_limit, ink_on, shade
 from .figures._text import count, cut, number, visible
@@ -55,8 +55,11 @@ CHECKS = {
 }
 STEPS, STEPS_OF_OURS = 40, 56
 """About how many steps a report takes, of a pretrained model and of one of our decoders."""
-SEQUENCES = 16
+SEQUENCES, PRETRAINED_SEQUENCES = 16, 8
 """Windows behind each variance on the page: enough for its intervals to say something, few enough for a report in seconds."""
+LONGEST = 64
+"""Positions of a variance on the page of a pretrained model, and where every lag has a matrix: what the identity costs grows with
+their square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ def report(
     answer: str | int | None = None,
     against: str | int | None = None,
     output: str | os.PathLike[str] = "report.html",
+    spelled: str | None = None,
     on_step: OnStep | None = None,
 ) -> Report:
     """Writes a self-contained HTML report about what `model` says after `text`.
@@ -107,6 +111,7 @@ def report(
         answer: the token explained; by default the model's top token.
         against: a token whose logit is subtracted.
         output: the file; it appears whole or not at all.
+        spelled: how the command that makes the page again names the model; by default what was given, or the model's own name.
         on_step: called as each step begins, with the steps done, the steps in all and what is done now (for a progress display).
 
     Returns:
@@ -118,8 +123,8 @@ def report(
     begun = time.perf_counter()
     step = Steps(STEPS, on_step)
     target = _writable(output)
-    spelled = str(model) if isinstance(model, str | os.PathLike) else None
-    if spelled is not None:
+    if isinstance(model, str | os.PathLike):
+        spelled = spelled or str(model)
         step("load")
         model = load_model(model)
     name = model_name(model)
@@ -384,11 +389,12 @@ def _mixing_section(cache: Any | None, model: Any | None) -> Section:
 
 def _variance_section(profiles: Sequence[Any]) -> Section:
     plots = tuple(_plot(f"variance-{'init' if p.init else 'trained'}", figures.variance(p), prompt_line=False) for p in profiles)
+    length = max((int(row.positions[-1]) for p in profiles for row in p.rows), default=0)
     return Section(
         "variance",
         "Variance along the sequence",
         "How the size of activations changes with position. Theory speaks of fresh weights: SHE's extraction grows like the position "
-        "(slope 1), iSHE's stays flat (slope 0). Trained weights obey no law; their slopes are measurements.",
+        f"(slope 1), iSHE's stays flat (slope 0). Trained weights obey no law; their slopes are measurements. Positions 1 to {length}.",
         plots,
     )
 
@@ -445,11 +451,15 @@ def _part(step: Steps, what: str) -> OnStep:
 def _profiles(model: Any, step: Steps) -> list[Any]:
     """The variance of the model as it is, and of fresh weights where we know how they are drawn."""
     told_of = _part(step, "variance")
+    rows = windows(model, default_text(model))
     if not is_ours(model):
-        return [variance_profile(model, sequences=8, sites="hook_attn_out", on_step=told_of)]
-    found = [variance_profile(model, sequences=SEQUENCES, on_step=told_of)]
-    at_init = variance_profile(model, init=True, sequences=SEQUENCES, on_step=_part(step, "variance at initialisation"))
-    return [*found, at_init]
+        return [variance_profile(model, rows[:PRETRAINED_SEQUENCES, :LONGEST], sites="hook_attn_out", on_step=told_of)]
+    dense = any(hasattr(getattr(block, "attn", None), "W_ext") for block in model.blocks)
+    rows = rows[: 2 * SEQUENCES, : LONGEST if dense else None]
+    half = (len(rows) + 1) // 2
+    trained = variance_profile(model, rows[:half], other=rows[half:], on_step=told_of)
+    at_init = variance_profile(model, rows[:half], init=True, on_step=_part(step, "variance at initialisation"))
+    return [trained, at_init]
 
 
 def _claims(model: Any, step: Steps) -> tuple[Any, ...]:
@@ -543,7 +553,7 @@ def _variance_verdicts(profiles: Sequence[Any]) -> list[Verdict]:
             off = max(lawful, key=lambda r: abs(r.slope - r.theory_slope))
             gap = abs(off.slope - off.theory_slope)
             undecided = off.interval[0] <= off.theory_slope <= off.interval[1]
-            slopes = f"slope {off.slope:+.3f} for {off.theory_slope:+g}".replace("-", "−")
+            slopes = f"slope {number(off.slope, 2, signed=True)} for {number(off.theory_slope)}"
             verdicts.append(
                 Verdict(
                     id="variance-slope",
@@ -609,6 +619,8 @@ def _environment(
     command += f" --against {shlex.quote(str(against))}" if against is not None else ""
     size = sum(p.numel() for p in model.parameters())
     like = next(model.parameters())
+    command += f" --dtype {str(like.dtype).removeprefix('torch.')}" if like.dtype != torch.float32 else ""
+    command += f" --device {like.device}" if like.device.type != "cpu" else ""
     versions = [("Python", platform.python_version())]
     for package in ("addition-machine", "torch", "transformer-lens", "transformers", "numpy", "plotly"):
         try:
@@ -652,6 +664,8 @@ def _render(
         lstrip_blocks=True,
     )
     templates.filters["number"] = lambda v: "–" if v is None else number(v, 2)
+    # a gap just inside its bound does not become "1"
+    templates.filters["ratio"] = lambda v: "–" if v is None else number(v, 4 if 0.99 < v < 1.01 else 2)
     answer = visible(ledger.answer)
     against = None if ledger.against is None else visible(ledger.against)
     failed = [v.id for v in verdicts if v.holds is False]

@@ -40,6 +40,7 @@ def drive(drive: Any) -> go.Figure:
     names = [escape(s) for s in drive.streams]
     fig = go.Figure()
     lost = 0
+    apart = False
     for i, (kind, _) in enumerate(_PANELS):
         axes = {"xaxis": f"x{i + 1 if i else ''}", "yaxis": f"y{i + 1 if i else ''}"}
         rows = np.asarray(getattr(drive, kind), dtype=np.float64)
@@ -50,6 +51,7 @@ def drive(drive: Any) -> go.Figure:
             (rows, (10, 90), "mean over rows", NEGATIVE, "rgba(33,102,172,0.20)", "solid"),
         ):
             edges = np.percentile(values, [low, high], axis=1)
+            apart |= bool(((values.mean(1) < edges[0] - 1e-9) | (values.mean(1) > edges[1] + 1e-9)).any())
             fig.add_scatter(
                 x=np.concatenate([at, at[::-1]]),
                 y=np.concatenate([edges[1], edges[0][::-1]]),
@@ -116,6 +118,8 @@ def drive(drive: Any) -> go.Figure:
     notes = [
         "Blue band: the middle 80 % of rows. Grey band: 95 % of the draws of the null (the same writes in random order with random signs)."
     ]
+    if apart:
+        notes.append("A mean outside its band: a few rows (a first token, often) stand far apart from the others.")
     if lost:
         notes.append(f"{count(lost, 'value')} NaN or infinite: left out.")
     few, few_texts = ticks(7)

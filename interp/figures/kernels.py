@@ -71,9 +71,16 @@ def kernels(model: Any) -> go.Figure:
                 hovertemplate=f"L{layer}, {what} %{{x}}: %{{y:.4g}}<extra></extra>",
                 **axes,
             )
+    longest = max(max(len(g) for g in gains.values()) - 1, 1)
     ticks = [log_ticks(np.log10(min(v)) - 0.1, np.log10(max(v)) + 0.1) if v else ([], []) for v in positive]
     fig.update_layout(
-        xaxis={"title": "lag (rows back; 0 = present row)", "domain": [0, 0.56], "anchor": "y", "zeroline": False},
+        xaxis={
+            "title": "lag (rows back; 0 = present row)",
+            "domain": [0, 0.56],
+            "anchor": "y",
+            "zeroline": False,
+            "range": [-0.02 * longest, 1.01 * longest],
+        },
         yaxis={"title": "gain (rms out / rms in)", "type": "log", "anchor": "x", "tickvals": ticks[0][0], "ticktext": ticks[0][1]},
         xaxis2={"title": "singular value of W_adj (rank)", "domain": [0.68, 1], "anchor": "y2", "zeroline": False},
         yaxis2={"title": "size (rms out / rms in)", "type": "log", "anchor": "x2", "tickvals": ticks[1][0], "ticktext": ticks[1][1]},
@@ -84,11 +91,12 @@ def kernels(model: Any) -> go.Figure:
         )
     shares = {layer: float(g[0] ** 2 / (g**2).sum()) for layer, g in gains.items() if np.isfinite(g).all() and (g**2).sum() > 0}
     if shares:
-        strongest = max(shares, key=lambda layer: shares[layer])
-        span = f"{min(shares.values()):.0%} to {shares[strongest]:.0%}"
-        title = f"The present row (lag 0) holds {span} of the squared kernel weight, most in L{strongest}"
-        if len(shares) == 1:
-            title = f"The present row (lag 0) holds {shares[strongest]:.0%} of L{strongest}'s squared kernel weight"
+        peaks = {layer: int(gains[layer].argmax()) for layer in shares}
+        lags = sorted(set(peaks.values()))
+        where = f"lag {lags[0]}" if len(lags) == 1 else f"lags {lags[0]} to {lags[-1]}"
+        low, high = (f"{share:.0%}" for share in (min(shares.values()), max(shares.values())))
+        span = low if low == high else f"{low} to {high}"
+        title = f"The extraction weighs {where} most; the present row (lag 0) holds {span} of the squared kernel weight"
     else:
         title = "No layer has finite kernel weights"
     config = getattr(model, "config", None)

@@ -80,7 +80,9 @@ def _headline(profile: Any) -> str:
         low, high = _signed(min(slopes)), _signed(max(slopes))
         parts.append(f"{low if low == high else f'{low} to {high}'} at the {site}")
     when = "At initialisation" if profile.init else "As trained"
-    return f"{when}, the variance's log-log slope along the sequence is {'; '.join(parts) or 'not measurable'}"
+    laws = sorted({r.theory_slope for r in profile.rows if profile.init and getattr(r, "theory_slope", None) is not None})
+    theory = f" (theory: {' or '.join(_signed(law) for law in laws)})" if laws else ""
+    return f"{when}, the variance's log-log slope along the sequence is {'; '.join(parts) or 'not measurable'}{theory}"
 
 
 def variance(profile: Any) -> go.Figure:

@@ -174,8 +174,8 @@ def test_report_writes_one_file_and_says_what_held(
     target = tmp_path / "report.html"
     verdicts = (report.Verdict(id="x", what="a sum", holds=True, gap=0.0, bound=1.0, ratio=float("nan")),)
 
-    def write(model: Any, text: Any, *, answer: Any, against: Any, output: Path, on_step: Any) -> report.Report:
-        assert (answer, against) == (" a", None)
+    def write(model: Any, text: Any, *, answer: Any, against: Any, output: Path, spelled: str, on_step: Any) -> report.Report:
+        assert (answer, against, spelled) == (" a", None, "ishe-austen")
         on_step(0, 3, "load")
         assert text == TEXT
         output.write_text("<html>")

@@ -181,6 +181,8 @@ def test_the_command_gives_the_page_again(quick, tmp_path):
     words = " ".join(outline(made.path).text)
     assert """--text 'it'"'"'s a $HOME' --answer z -o report.html""" in words
     assert byte_decoder().fingerprint() in words
+    made = report(byte_decoder().double(), "it", spelled="./my model", output=tmp_path / "r.html")
+    assert "interp report './my model' --text it --dtype float64 -o report.html" in " ".join(outline(made.path).text)
 
 
 def test_bad_input_is_refused_before_any_work_and_leaves_nothing(tmp_path):
