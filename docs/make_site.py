@@ -119,15 +119,38 @@ def figure_html(figure: Any, identity: str) -> str:
     plot = _plot(identity, figure, prompt_line=False)
     lines = [f'<figure class="plot"><p class="plot-title">{html.escape(plot.title)}</p>']
     lines += [f'<p class="plot-sub">{html.escape(line)}</p>' for line in plot.subtitle]
+    if plot.alarm:
+        lines.append(f'<p class="plot-alarm" role="alert">{html.escape(plot.alarm)}</p>')
     if plot.choices:
         options = "".join(f"<option{' selected' if c == plot.chosen else ''}>{html.escape(c)}</option>" for c in plot.choices)
         lines.append(f'<p class="plot-sub"><label>Shown large: <select data-for="{identity}">{options}</select></label></p>')
+    caption = f'<figcaption class="plot-sub">{html.escape(" ".join(plot.notes))}</figcaption>'
+    if figure.data[0].type == "table":
+        return "\n".join([*lines, _table(figure.data[0]), f"{caption}</figure>"])
     lines += [
         f'<div class="canvas" id="plot-{identity}" role="img" aria-label="{html.escape(plot.alt)}" style="height:{plot.height}px"></div>',
-        f'<figcaption class="plot-sub">{html.escape(" ".join(plot.notes))}</figcaption>',
+        caption,
         f'<script type="application/json" id="data-{identity}">{plot.data}</script></figure>',
     ]
     return "\n".join(lines)
+
+
+def _table(trace: Any) -> str:
+    """A figure that is a table as one of HTML, which wraps by the page's width. Its texts are escaped; `<b>` and `<br>` are markup."""
+    columns = [list(column) for column in trace.cells.values]
+    fills = trace.cells.fill.color if isinstance(trace.cells.fill.color, list | tuple) else [trace.cells.fill.color] * len(columns)
+    shaded = [list(fill) if isinstance(fill, list | tuple) else [fill] * len(columns[0]) for fill in fills]
+    head = "".join(f"<th>{title}</th>" for title in trace.header.values)
+    rows = "".join(
+        f"<tr>{''.join(_cell(text, fill) for text, fill in zip(row, fill_row, strict=True))}</tr>"
+        for row, fill_row in zip(zip(*columns, strict=True), zip(*shaded, strict=True), strict=True)
+    )
+    return f'<div class="output-table"><table class="cells"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cell(text: str, fill: str) -> str:
+    marked = f' class="marked" style="background:{fill}"' if fill != "white" else ""
+    return f"<td{marked}>{text.replace('<br>', ' ')}</td>"
 
 
 SCRIPTS = '\n\n<script src="ASSETS/plotly.min.js"></script><script src="ASSETS/plots.js"></script>\n'

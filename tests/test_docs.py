@@ -88,6 +88,21 @@ def test_what_a_page_points_at_exists(page: Path) -> None:
         assert source.exists(), f"{page.name}: the link {link} leads nowhere"
 
 
+def test_the_reference_lists_all_that_is_public() -> None:
+    import interp
+
+    listed = set(re.findall(r"^::: ([\w.]+)", "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")), re.MULTILINE))
+    public = {f"interp.{name}" for name in interp.__all__} | {f"interp.figures.{name}" for name in interp.figures.__all__}
+    assert public - listed == {"interp.figures", "interp.report"}  # modules: what is in them is listed one by one
+
+
+def test_the_gallery_shows_every_figure() -> None:
+    import interp
+
+    drawn = set(re.findall(r"interp\.figures\.(\w+)\(", (ROOT / "docs" / "gallery.md").read_text()))
+    assert set(interp.figures.__all__) - drawn == {"of", "write_html", "write_image", "comparison"}  # a comparison takes hours of training
+
+
 def test_every_formula_points_at_its_code_and_its_source() -> None:
     sections = re.split(r"^## ", (ROOT / "docs" / "mathematics.md").read_text(), flags=re.MULTILINE)[1:]
     assert len(sections) >= 5
