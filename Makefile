@@ -1,6 +1,8 @@
 # make report   from a fresh clone to report.html, made from a shipped model
 # make test     installs what the tests need and runs the suite; make test-slow runs the slow ones
 # make docs     the documentation site, from pages whose code is run, into site/
+# make bench    every speed and memory target, measured; writes docs/performance.md (SMOLLM2=FOLDER: SmolLM2-135M, converted, too)
+#               make bench-quick: the same in under three minutes, printed only
 # make check    linter, formatter, type checker and the walls between the packages
 #
 # Everything installs into .venv with the pins of constraints.txt; nothing outside the clone is touched.
@@ -24,7 +26,7 @@ broken = $(VENV) exists but its Python does not run, has no pip or is older than
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 4
 
-.PHONY: report test test-slow docs check lint types walls venv
+.PHONY: report test test-slow docs bench bench-quick check lint types walls venv
 .DELETE_ON_ERROR:
 
 report: $(VENV)/.report
@@ -38,6 +40,12 @@ test-slow: $(VENV)/.test
 
 docs: $(VENV)/.docs
 	OMP_NUM_THREADS=1 $(BIN)/python docs/make_site.py
+
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/bench.py $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) --json benchmarks/record.json --page docs/performance.md
+
+bench-quick: $(VENV)/.bench
+	$(BIN)/python benchmarks/bench.py --quick
 
 check: lint types walls
 
@@ -69,6 +77,11 @@ $(VENV)/.test: $(VENV)/.report
 $(VENV)/.docs: $(VENV)/.report
 	@echo "Installing what the documentation site is made with: about 40 MB to download."
 	$(PIP) --no-build-isolation --editable ".[docs]"
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.report
+	@echo "Installing what the benchmarks compare with: about 10 MB to download."
+	$(PIP) --no-build-isolation --editable ".[bench]"
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.test

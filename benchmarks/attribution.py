@@ -8,42 +8,16 @@ that a method creates and holds, counted by a dispatch mode. MODEL is a Hugging 
 
 import argparse
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from live import LiveBytes
 
 import interp
 from analyses.fold import Reading, head_source_values, head_values, output_direction
 from analyses.views import Attention, DecoderView
-
-
-class LiveBytes(TorchDispatchMode):
-    """Largest number of bytes in storages that were created inside the block and are still alive."""
-
-    def __enter__(self) -> Any:
-        self.live = self.peak = 0
-        return super().__enter__()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        given = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(t, torch.Tensor) and t.untyped_storage().data_ptr() not in given:
-                self._count(t.untyped_storage())
-        return out
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        size = storage.nbytes()
-        self.live += size
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._drop, size)
-
-    def _drop(self, size: int) -> None:
-        self.live -= size
 
 
 def methods(model: Any, view: DecoderView, logits: torch.Tensor, cache: Any, ids: torch.Tensor) -> dict[str, Callable[[], Any]]:
