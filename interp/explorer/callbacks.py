@@ -447,7 +447,10 @@ def _head(engine: Engine, view: View, cell: Cell, narrow: bool) -> Any:
         for v, j in rows[:10]
     ]
     picture = figures.attention(({cell.layer: pattern[None]}, prompt.tokens), focus=(cell.layer, 0))
-    picture.layout.meta = {**picture.layout.meta, "title": picture.layout.meta["title"].replace(f"L{cell.layer}H0", str(whole))}
+    most = int(pattern[prompt.at].argmax())
+    token = f"token {most} “{panels.token_text(prompt.tokens[most])}”"
+    found = f"At the destination, {whole} attends most to {token} ({pattern[prompt.at, most]:.0%})"
+    picture.layout.meta = {**picture.layout.meta, "title": found}
     return panels.part(
         f"{whole}{said}",
         cell,

@@ -68,8 +68,7 @@ def _header(names: Sequence[str]) -> Any:
                 className="bar-row",
             ),
             panel("about", live=True),
-            panel("standing", live=True),
-            panel("without", live=True),
+            html.Div([panel("standing", live=True), panel("without", live=True)], className="stand"),
         ],
         className="top",
     )

@@ -213,7 +213,7 @@ def _row(label: str, value: float, cell: Cell | None, view: View) -> Any:
     if cell is not None:
         actions.append(button("look", "look", where="rows", cell=str(cell), label=f"look at {cell}", pressed=cell == view.look))
         actions += _removers(cell, view, "rows")
-    style = "negative" if value < 0 else "positive"
+    style = "" if abs(value) < 5e-5 else "negative" if value < 0 else "positive"
     return html.Tr(
         [html.Th(html.Bdi(label), scope="row"), html.Td(signed(value), className=f"number {style}"), html.Td(actions, className="actions")],
         className="looked" if cell is not None and cell == view.look else "",
