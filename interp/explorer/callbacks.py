@@ -58,23 +58,29 @@ def _follow(app: Dash, engine: Engine) -> None:
     )
     def follow(fragment: str | None, *rest: Any) -> Any:
         text, shown = rest[-2:]
+        before, _ = View.parse(shown)
         wrong: tuple[str, ...] = ()
         note = None
-        if shown is None or ctx.triggered_id == "url":
+        happened = [(ctx.triggered_prop_ids[t["prop_id"]], t["value"]) for t in ctx.triggered]
+        if shown is None or any(who == "url" for who, _ in happened):
             view, wrong = View.parse(fragment)
         else:
-            view, _ = View.parse(shown)
+            view = before
             try:
-                view = act(view, engine, ctx.triggered_id, ctx.triggered[0]["value"], text)
+                for who, value in happened:  # several, when they came faster than the answers
+                    view = act(view, engine, who, value, text)
             except Problem as error:
                 note = panels.problem(error, ("look",))
             except ValueError as error:
                 note = panels.problem(Problem("look", str(error)), ("look",))
         view = view if view.model else replace(view, model=engine.names[0])
         link = view.link()
-        if link == shown and not wrong and note is None and ctx.triggered_id != "again":
+        if link == shown and not wrong and note is None:
             return no_update
-        return (link, link, *[_shown(view, engine, name) for name in CONTROLS], [html.P(line, className="problem") for line in wrong], note)
+        values = {name: _shown(view, engine, name) for name in CONTROLS}
+        if shown is not None and values["text"] == _shown(before, engine, "text"):
+            values["text"] = no_update  # what is being typed is not the view's yet
+        return (link, link, *values.values(), [html.P(line, className="problem") for line in wrong], note)
 
 
 def act(view: View, engine: Engine, who: Any, value: Any, text: str | None) -> View:
@@ -560,15 +566,19 @@ def _files(app: Dash, engine: Engine) -> None:
         try:
             if ctx.triggered_id == "json":
                 return (
-                    {"content": export.as_json(engine, view), "filename": export.name(view, "json"), "type": "application/json"},
+                    {
+                        "content": export.as_json(engine, view),
+                        "filename": export.name(view.model, view.by, "json"),
+                        "type": "application/json",
+                    },
                     no_update,
                     "",
                 )
             if ctx.triggered_id == "html":
                 page = export.as_html(engine, view, export.snippet(engine, view))
-                return {"content": page, "filename": export.name(view, "html"), "type": "text/html"}, no_update, ""
+                return {"content": page, "filename": export.name(view.model, view.by, "html"), "type": "text/html"}, no_update, ""
             picture = pictures.of_ledger(engine.ledger(view))
-            return no_update, {"figure": json.loads(picture.to_json()), "name": export.name(view, "png")}, ""
+            return no_update, {"figure": json.loads(picture.to_json()), "name": export.name(view.model, view.by, "png")}, ""
         except Problem as error:
             return no_update, no_update, panels.problem(error, (error.place,))
 
@@ -606,6 +616,24 @@ def _long(app: Dash, engine: Engine, jobs: Jobs) -> None:
             ), None
         except ValueError as error:
             return no_update, panels.problem(Problem("job", str(error)), ("job",))
+
+    @app.callback(
+        Output("download", "data", allow_duplicate=True), Output("png", "data", allow_duplicate=True),
+        Input({"type": "job-file", "name": ALL}, "n_clicks"), State("job", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def save(pressed: Sequence[int], current: str | None) -> Any:
+        status = jobs.status(current) if current else None
+        if not any(pressed) or status is None or status.result is None:
+            return no_update, no_update
+        kind = ctx.triggered_id["name"]
+        filename = export.name(status.model, status.kind, kind)
+        if kind == "json":
+            return {"content": export.job_json(status), "filename": filename, "type": "application/json"}, no_update
+        if kind == "html":
+            snippet = model_snippet(engine.source(status.model), status.kind)
+            return {"content": export.job_html(status, snippet), "filename": filename, "type": "text/html"}, no_update
+        return no_update, {"figure": json.loads(status.result["figure"]), "name": filename}
 
     @app.callback(
         Output("job-panel", "children"), Output("tick", "disabled"), Output("cancel", "disabled"),

@@ -2,22 +2,25 @@
 
 import html
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+import plotly.io
 
 from .. import console
 from ..figures._style import certificate_alarm, certificate_line
 from . import pictures
 from .engine import Engine, Prompt
+from .jobs import Status
 from .panels import token_text
 from .snippets import prompt_snippet
 from .view import Cell, View
 
 
-def name(view: View, ending: str) -> str:
+def name(model: str, what: str, ending: str) -> str:
     """A file's name that any system takes."""
-    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{view.model}-{view.by}")
+    plain = "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{model}-{what}")
     return f"{plain}.{ending}"
 
 
@@ -50,6 +53,10 @@ def as_html(engine: Engine, view: View, snippet: str) -> str:
         done = engine.removal(view)
         drawn.append(pictures.before_after(done.before, done.after, pictures.changed_most(done.before, done.after)))
         lines += [str(done.ablation), certificate_alarm(done.after.certificate) or certificate_line(done.after.certificate)]
+    return _page(f"{view.model}, {_tokens(prompt)}", lines, drawn, snippet)
+
+
+def _page(title: str, lines: Sequence[str], drawn: Sequence[go.Figure], snippet: str) -> str:
     config = {"displaylogo": False, "responsive": True}
     plots = [f.to_html(include_plotlyjs=i == 0, include_mathjax=False, full_html=False, config=config) for i, f in enumerate(drawn)]
     said = "".join(f"<p>{html.escape(console.visible(line))}</p>" for line in lines)
@@ -57,12 +64,24 @@ def as_html(engine: Engine, view: View, snippet: str) -> str:
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{html.escape(view.model)}</title>"
+        f"<title>{html.escape(title)}</title>"
         "<style>body{font-family:sans-serif;max-width:60em;margin:1em auto;padding:0 1em}"
         "pre{white-space:pre-wrap;background:#f5f6f8;padding:1em}</style>"
-        f"</head><body><h1>{html.escape(view.model)}, {html.escape(_tokens(prompt))}</h1>{said}{''.join(plots)}"
+        f"</head><body><h1>{html.escape(title)}</h1>{said}{''.join(plots)}"
         f"<h2>As Python</h2><pre>{html.escape(snippet)}</pre></body></html>"
     )
+
+
+def job_json(status: Status) -> str:
+    """The result of a long computation: its summary, and its table row by row."""
+    columns, rows = status.result["table"]
+    told = {"model": status.model, "kind": status.kind, "holds": status.result["holds"], "summary": status.result["lines"]}
+    return json.dumps(told | {"rows": [dict(zip(columns, row, strict=True)) for row in rows]}, ensure_ascii=False, indent=1)
+
+
+def job_html(status: Status, snippet: str) -> str:
+    """The same as one page that opens offline."""
+    return _page(f"{status.model}: {status.kind}", status.result["lines"], [plotly.io.from_json(status.result["figure"])], snippet)
 
 
 def snippet(engine: Engine, view: View) -> str:

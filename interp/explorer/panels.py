@@ -3,7 +3,7 @@
 Text that came from a user or a tokenizer reaches the page only as text of an element (React escapes it) or through `figures`, which escape.
 """
 
-import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +23,7 @@ from .layout import aria
 from .view import Cell, Problem, View
 
 SHOWN_TOKENS = 600
+_NUMBER = re.compile(r"[+−-]?\d[\d.,]*(e[+−-]?\d+)?(%| points)?")
 GRAPH: Any = {"displayModeBar": False, "responsive": True}
 
 
@@ -61,14 +62,13 @@ def button(
     kind: str,
     *,
     label: str | None = None,
-    title: str | None = None,
-    name: str = "small",
+    look: str = "small",
     pressed: bool | None = None,
     **part: Any,
 ) -> Any:
     """A button that says what it does to the view by its id."""
     told = ({} if pressed is None else aria(pressed="true" if pressed else "false")) | (aria(label=label) if label else {})
-    return html.Button(text, id={"type": kind, **part}, className=name, title=title, n_clicks=0, **told)
+    return html.Button(text, id={"type": kind, **part}, className=look, n_clicks=0, **told)
 
 
 # ---- the prompt
@@ -83,7 +83,7 @@ def tokens(prompt: Prompt) -> Any:
             [html.Span(str(i), className="index"), html.Bdi(token_text(prompt.tokens[i]))],
             "token",
             index=i,
-            name="token" + (" chosen" if i == prompt.at else " later" if i > prompt.at else ""),
+            look="token" + (" chosen" if i == prompt.at else " later" if i > prompt.at else ""),
             label=f"token {i}: {token_text(prompt.tokens[i])}" + (", the destination" if i == prompt.at else ""),
             pressed=i == prompt.at,
         )
@@ -259,7 +259,7 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -
         html.Tr(
             [
                 html.Th(row[0], scope="row"),
-                *[html.Td(c, className="number" if isinstance(c, str) and c[:1] in "+−0123456789" else "") for c in row[1:]],
+                *[html.Td(c, className="number" if isinstance(c, str) and _NUMBER.fullmatch(c) else "") for c in row[1:]],
             ]
         )
         for row in rows
@@ -286,7 +286,7 @@ def chips(view: View) -> Any:
             where="chips",
             cell=str(cell),
             label=f"put {cell} back",
-            name="chip",
+            look="chip",
         )
         for cell in view.out
     ]
@@ -399,15 +399,22 @@ def job(status: Status | None, *, narrow: bool) -> Any:
     import plotly.io
 
     result = status.result
-    verdict = "holds ✔" if result["holds"] else "FAILS ✘"
     columns, rows = result["table"]
-    parts = [
+    if status.kind == "claims":
+        verdicts = [row[columns.index("verdict")] for row in rows]
+        tally = {"fail": "fails", "hold": "holds", "undecided": "undecided", "not applicable": "n/a"}
+        verdict = ", ".join(f"{verdicts.count(v)} {word}" for word, v in tally.items())
+    else:
+        verdict = "the identity holds ✔" if result["holds"] else "the identity FAILS ✘"
+    parts: list[Any] = [
         html.P([html.Strong(f"{what}: {verdict}"), html.Span(f" ({status.seconds:.0f} s)", className="note")], role="status", id="job-done")
     ]
+    files = [button(kind.upper(), "job-file", name=kind) for kind in ("json", "html", "png")]
+    parts.append(html.Div(files, className="controls"))
     if status.kind == "claims":
         parts.append(_claims_table(columns, rows))
     else:
-        parts.append(figure(plotly.io.from_json(json.dumps(json.loads(result["figure"]))), "job-figure", narrow=narrow))
+        parts.append(figure(plotly.io.from_json(result["figure"]), "job-figure", narrow=narrow))
         parts.append(table("Slopes", columns, rows))
     return html.Div(parts)
 

@@ -238,6 +238,20 @@ def test_a_lag_of_an_extractor_shows_its_gain(screen):
     assert f"kernel gain {gain:.3g}" in screen.text("#part figcaption")
 
 
+def test_what_is_being_typed_survives_other_actions_and_quick_ones_all_count(screen):
+    screen.page.fill("#text", "not read yet")
+    screen.page.evaluate(
+        "names => names.forEach(n => document.querySelector(`#rows button[aria-label='remove ${n}']`).click())", ["L1H1", "L1H2", "L1H3"]
+    )
+    screen.settle()
+    screen.press('#by input[value="component"]')
+    assert screen.page.input_value("#text") == "not read yet" and screen.view.text is None
+    assert {str(cell) for cell in screen.view.out} == {"L1H1", "L1H2", "L1H3"}
+    screen.page.go_back()
+    screen.settle()
+    assert screen.view.by == "head", "the back button undoes"
+
+
 # ---- taking it away
 
 
@@ -475,7 +489,13 @@ def test_claims_are_computed_and_a_computation_can_be_cancelled_and_may_die(scre
     screen.page.wait_for_selector("#job-done")
     expected = interp.verify(interp.load_model(MODEL))
     assert [row[0] for row in screen.table("#job-panel")] == [row.id for row in expected.rows]
-    assert screen.text("#job-done").startswith(f"Claims of {MODEL}: {'holds' if expected.holds else 'FAILS'}")
+    fails = sum(row.verdict == "fails" for row in expected.rows)
+    assert screen.text("#job-done").startswith(f"Claims of {MODEL}: {fails} fail, ")
+
+    with screen.page.expect_download() as download:
+        screen.press("#job-panel button", "JSON")
+    told = json.loads(download.value.path().read_text())
+    assert [(row["id"], row["verdict"]) for row in told["rows"]] == [(row.id, row.verdict) for row in expected.rows]
 
     screen.page.click("#start-init")
     screen.page.wait_for_selector("#job-progress")

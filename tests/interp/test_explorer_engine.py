@@ -244,7 +244,7 @@ def test_a_computation_tells_its_steps_and_gives_what_python_gives():
         expected = interp.variance_profile(interp.load_model("mha-induction"))
         slopes = [row[2] for row in status.result["table"][1]]
         assert slopes == [f"{row.slope:.4g}" for row in expected.rows]
-        assert "Variance along the sequence of x" in said(panels.job(status, narrow=False))
+        assert "Variance along the sequence of x: the identity holds" in said(panels.job(status, narrow=False))
 
 
 def test_a_computation_that_is_refused_killed_or_cancelled_says_so():
