@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from live import LiveBytes
+from transformer_lens import ActivationCache
 
 import interp
 from analyses.fold import Reading, head_source_values, head_values, output_direction
@@ -36,7 +37,8 @@ def methods(model: Any, view: DecoderView, logits: torch.Tensor, cache: Any, ids
         return sum(float(head_source_values(a, cache[a.pattern][0].transpose(0, 1), cache[a.v][0], u).sum()) for a in heads)
 
     def stacked() -> torch.Tensor:
-        stack = cache.stack_head_results(layer=-1)
+        # A cache of its own each time: TransformerLens keeps the head results in it, so that a second call would cost nothing.
+        stack = ActivationCache(dict(cache.cache_dict), model).stack_head_results(layer=-1)
         return (stack[:, 0] * u).sum(-1)
 
     def certified() -> Any:

@@ -22,9 +22,9 @@ def rows(quick: bool, folder: str | None) -> Iterator[Row]:
         return
     with tempfile.TemporaryDirectory() as place:
         out = ["-o", str(Path(place) / "report.html")]
-        yield seconds("interp report ishe-austen", [INTERP, "report", "ishe-austen", *out], 15.0, 3)
+        yield seconds("interp report ishe-austen", [INTERP, "report", "ishe-austen", *out], 15.0, 1)
         if folder:
-            yield seconds("interp report SmolLM2-135M", [INTERP, "report", folder, "--text", SIXTEEN_TOKENS, *out], 30.0, 3)
+            yield seconds("interp report SmolLM2-135M", [INTERP, "report", folder, "--text", SIXTEEN_TOKENS, *out], 30.0, 1)
 
 
 def seconds(item: str, command: Sequence[str], target: float, repetitions: int = REPETITIONS) -> Row:

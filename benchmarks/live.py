@@ -8,10 +8,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class LiveBytes(TorchDispatchMode):
-    """Largest number of bytes in storages that were created inside the block and are still alive: `peak`."""
+    """Bytes in storages that were created inside the block: `peak`, the most that were alive at once, and `largest`, the largest one's."""
 
     def __enter__(self) -> Any:
-        self.live = self.peak = 0
+        self.live = self.peak = self.largest = 0
         return super().__enter__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -25,7 +25,7 @@ class LiveBytes(TorchDispatchMode):
     def _count(self, storage: torch.UntypedStorage) -> None:
         size = storage.nbytes()
         self.live += size
-        self.peak = max(self.peak, self.live)
+        self.peak, self.largest = max(self.peak, self.live), max(self.largest, size)
         weakref.finalize(storage, self._drop, size)
 
     def _drop(self, size: int) -> None:

@@ -101,14 +101,14 @@ def attribution(model: Any) -> Iterator[Row]:
     logits, cache = interp.run_with_cache(model, ids, view.hooks)
     ways = methods(model, view, logits, cache, ids)
     times: Times = interleaved(ways, REPETITIONS)
-    shape, peaks = f"{model.cfg.n_layers * h} heads, {t} positions", {}
+    shape, live = f"{model.cfg.n_layers * h} heads, {t} positions", {}
     for name in (FOLDED, SOURCES, STACKED):
-        with LiveBytes() as live:
+        with LiveBytes() as live[name]:
             ways[name]()
-        peaks[name] = live.peak
     yield speedup("attribution of all heads", shape, times, FOLDED, STACKED, 4.0)
-    yield size("attribution of all heads, memory", shape, peaks[FOLDED], peaks[STACKED], STACKED, 200.0, True)
+    yield size("attribution of all heads, memory", shape, live[FOLDED].peak, live[STACKED].peak, STACKED, 200.0, True)
     yield cost("attribution of all heads", shape, times, FOLDED, "forward", 0.08)
     yield cost("attribution to every source token", shape, times, SOURCES, "forward", 0.15)
-    yield size("attribution to every source token, memory", shape, peaks[SOURCES], h * t * t * logits.element_size(), "(b,h,t,t)", 1.0)
+    square = h * t * t * logits.element_size()
+    yield size("attribution to every source token, largest tensor", shape, live[SOURCES].largest, square, "(b,h,t,t)", 1.0)
     yield cost("certified ledger by head, last position", shape, times, "certified ledger by head, last position", "forward")
