@@ -127,8 +127,12 @@ def figure_html(figure: Any, identity: str) -> str:
     caption = f'<figcaption class="plot-sub">{html.escape(" ".join(plot.notes))}</figcaption>'
     if figure.data[0].type == "table":
         return "\n".join([*lines, _table(figure.data[0]), f"{caption}</figure>"])
+    running = " running" if figure.layout.xaxis.visible is False else ""  # text in a row keeps its size, and scrolls on a phone
+    canvas = (
+        f'<div class="canvas" id="plot-{identity}" role="img" aria-label="{html.escape(plot.alt)}" style="height:{plot.height}px"></div>'
+    )
     lines += [
-        f'<div class="canvas" id="plot-{identity}" role="img" aria-label="{html.escape(plot.alt)}" style="height:{plot.height}px"></div>',
+        f'<div class="plot-scroll{running}">{canvas}</div>',
         caption,
         f'<script type="application/json" id="data-{identity}">{plot.data}</script></figure>',
     ]
@@ -169,7 +173,8 @@ def tutorial(source: Path, folder: Path) -> tuple[str, str]:
 
     notebook = jupytext.read(source)
     download = nbformat.writes(notebook)
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute(stderr=subprocess.DEVNULL)  # the kernel's own remarks; what a cell writes to stderr comes as an output
     parts, drawn = [], 0
     for cell in notebook.cells:
         if cell.cell_type != "code":
@@ -218,7 +223,7 @@ def _output(output: Any) -> str:
 def prepare(source: Path, target: Path) -> None:
     """Writes into `target` what the generator reads: pages, tutorials, assets."""
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.py", "*.in", "__pycache__"))
     scratch = target.parent / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
@@ -287,6 +292,8 @@ def _mathml(match: re.Match[str]) -> str:
 
     block = match[1] == "div"
     markup = convert(html.unescape(match[2]), display="block" if block else "inline")
+    # moduli hug what they enclose
+    markup = re.sub(r"<mo>(&#x0007C;|&#x02016;)</mo>", r'<mo stretchy="false" lspace="0.05em" rspace="0.05em">\1</mo>', markup)
     return f'<div class="formula">{markup}</div>' if block else markup
 
 

@@ -70,7 +70,7 @@ interp.figures.attention(cache)
 # %%
 pattern = cache["blocks.0.attn.hook_pattern"][0]  # (head, reading token, token read)
 for head, weights in enumerate(pattern):
-    print(f"L0H{head}: {weights.diagonal(-1).mean():.0%} of its weight on the token before")
+    print(f"L0H{head} puts {weights.diagonal(-1).mean():.0%} of its weight on the token before")
 
 # %% [markdown]
 # Two of them do, heads 1 and 3; the other two look mostly at the token itself. So the story is: layer 0 writes the previous symbol into
@@ -95,16 +95,18 @@ print(f"running again without it {gone.total:.2f}")
 draw = random.Random(0)
 symbols = [f"{letter}{digit}" for letter in "abcdefghijklmnop" for digit in range(8)]
 blocks = [draw.sample(symbols, 8) for _ in range(20)]
+prompts = [" ".join([*block, block[0]]) for block in blocks]
 
 
 def without(*heads):
-    """What the answer's logit loses, directly and with everything run again, on average."""
-    runs = [interp.ablate(model, " ".join([*block, block[0]]), answer=block[1], heads=[(0, h) for h in heads]) for block in blocks]
+    """What the answer's logit loses, on average: directly, and with everything run again."""
+    gone = [(0, head) for head in heads]
+    runs = [interp.ablate(model, prompt, answer=block[1], heads=gone) for prompt, block in zip(prompts, blocks, strict=True)]
     return f"directly {mean(run.direct for run in runs):+.2f}, in total {mean(run.total for run in runs):+.2f}"
 
 
 for heads in [(0,), (1,), (2,), (3,), (1, 3)]:
-    print("without L0", " and ".join(f"H{h}" for h in heads), without(*heads))
+    print("without L0", " and ".join(f"H{head}" for head in heads), without(*heads))
 
 # %% [markdown]
 # Here it becomes interesting. Without head 1 alone, or head 3 alone, nothing is lost: the answer even gains a little, since each can do
@@ -121,9 +123,9 @@ for heads in [(0,), (1,), (2,), (3,), (1, 3)]:
 # `ledger_over` averages entries over prompts, with an interval from a bootstrap:
 
 # %%
-prompts = [" ".join([*block, block[0]]) for block in blocks]
 over = interp.ledger_over(model, prompts, by="head", progress=False)
-over.to_dataframe().sort_values("mean", ascending=False)[["label", "mean", "low", "high"]].head(6)
+frame = over.to_dataframe().sort_values("mean", ascending=False)
+frame[["label", "mean", "low", "high"]].head(6)
 
 # %% [markdown]
 # Next: [which lags an Extractor reads](which-lags-ishe-reads.md), or [how a ledger is certified](../certificates.md).

@@ -52,7 +52,8 @@ interp.figures.tokens(sources)
 
 # %%
 for ledger in (lags, sources):
-    print(ledger.by, len(ledger.labels), "rows, total", f"{ledger.values.sum():.4f}", "holds:", ledger.certificate.holds)
+    rows, total = len(ledger.labels), ledger.values.sum()
+    print(f"by {ledger.by}: {rows} rows, total {total:.4f}, holds: {ledger.certificate.holds}")
 
 # %% [markdown]
 # ## Is a lag's row what removing the lag does?
@@ -63,7 +64,7 @@ for ledger in (lags, sources):
 # %%
 for lag in (0, 1, 2, 8):
     gone = interp.ablate(model, text, lags=[lag])
-    print(f"lag {lag}: ledger {gone.predicted:+.2f}, direct {gone.direct:+.2f}, in total {gone.total:+.2f}")
+    print(f"lag {lag}: ledger {gone.predicted:+.2f}, direct {gone.direct:+.2f}, total {gone.total:+.2f}")
 
 # %% [markdown]
 # ## Does mixing by lag forget?
@@ -72,7 +73,8 @@ for lag in (0, 1, 2, 8):
 
 # %%
 frame = lags.to_dataframe()
-by_lag = frame[frame["kind"] == "lag"].assign(lag=lambda rows: rows["lag"].astype(int), size=lambda rows: rows["value"].abs())
+by_lag = frame[frame["kind"] == "lag"].astype({"lag": int})
+by_lag["size"] = by_lag["value"].abs()
 by_lag.groupby("lag")["size"].sum().to_frame().T.iloc[:, :8]
 
 # %% [markdown]
