@@ -13,6 +13,8 @@ from interp.figures._text import count, number
 
 DARK_INK = "#16191d"
 LIGHT_INK = "#ffffff"
+NARROW = 9
+"""Pixels of a cell below which not even a sign fits."""
 _SIGN_FROM = 0.15
 """Cells at least this share of the colour range carry their sign where the value itself does not fit."""
 
@@ -84,16 +86,17 @@ def signed_cells(
     colorbar: dict[str, Any] | None,
     xaxis: str = "x",
     yaxis: str = "y",
+    narrow: bool = False,
 ) -> Cells:
     """Heatmap traces of `values` (rows, columns) on category axes `x`, `y`.
 
     `full` writes each value into its cell, else cells of some weight carry their sign. `hover` is a plotly hovertemplate without user
     text (labels come in by `%{x}` and `%{y}`). NaN cells are grey and say so; infinite ones take the end colour and an ∞; finite ones
-    beyond `limit` take the end colour and a ▸.
+    beyond `limit` take the end colour and a ▸. In cells too `narrow` for any of these, nothing is written and a note says so.
     """
     values = np.asarray(values, dtype=np.float64)
     drawn = np.where(np.isinf(values), np.sign(values) * limit, values)
-    text = _cell_text(values, limit, full=full)
+    text = np.full(values.shape, "", dtype=object) if narrow else _cell_text(values, limit, full=full)
     ink = np.array([[ink_on(shade(v, limit)) for v in row] for row in drawn])
     traces: list[go.Heatmap] = []
     # plotly picks one text colour a trace: pale and dark cells are two traces
@@ -121,7 +124,7 @@ def signed_cells(
                     hoverongaps=False,
                 )
             )
-    notes = []
+    notes = ["Cells too narrow for their signs: orange is positive, blue negative; hover gives each value."] if narrow else []
     missing = np.isnan(values)
     if missing.any():
         traces.append(
@@ -135,7 +138,7 @@ def signed_cells(
                 showscale=False,
                 xgap=1,
                 ygap=1,
-                text=np.where(missing, "NaN", ""),
+                text=np.where(missing & (not narrow), "NaN", ""),
                 texttemplate="%{text}",
                 hovertemplate="%{y}, %{x}: not a number<extra></extra>",
                 hoverongaps=False,

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from interp.figures._door import certificate_at, choose_position, quantity, require_ledger, setting
-from interp.figures._grid import colour_limit, signed_cells, signed_colorbar
+from interp.figures._grid import NARROW, colour_limit, signed_cells, signed_colorbar
 from interp.figures._style import certificate_alarm, certificate_line, describe, finish
 from interp.figures._text import number, thin
 
@@ -86,6 +86,7 @@ def heads(ledger: Any, *, position: int | None = None, limit: float | None = Non
         y=[y[i] for i in with_heads],
         limit=chosen,
         full=full,
+        narrow=(plot_width - strip_width) / n_heads < NARROW,
         hover="%{y}%{x}: %{z:+.4g} logits",
         colorbar=signed_colorbar(chosen, title="logits", length=height),
     )

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from interp.figures._door import certificate_at, choose_position, quantity, require_ledger, setting
-from interp.figures._grid import colour_limit, signed_cells, signed_colorbar
+from interp.figures._grid import NARROW, colour_limit, signed_cells, signed_colorbar
 from interp.figures._style import MISSING, NEGATIVE, POSITIVE, certificate_alarm, certificate_line, describe, finish
 from interp.figures._text import count, cut, number, safe, thin, visible
 
@@ -118,6 +118,7 @@ def _map(cells: np.ndarray, across: list[str], names: list[str], limit: float | 
         y=names,
         limit=chosen,
         full=n_columns * 40 <= _PLOT,
+        narrow=n_columns * NARROW > _PLOT,
         hover="%{x} through %{y}: %{z:+.4g} logits",
         colorbar=signed_colorbar(chosen, title="logits", length=height),
     )
