@@ -1,8 +1,8 @@
 """The interactive side of the ledger: a local app in the browser, or in an output cell of a notebook.
 
-`view` (the state and its URL) <- `engine` (numbers, by the front door) <- `pictures`, `panels`, `layout` (what is drawn) <- `callbacks`
-(what happens when) <- `server`. `jobs` and `worker` compute what takes long in processes of their own; `snippets` and `export` take a view
-away.
+`view` (the state and its URL) <- `engine` (numbers, by the front door) <- `pictures`, `panels` (results drawn) <- `actions` (what a press
+changes), `parts` (what each part of the page shows) <- `callbacks` (the wiring) <- `server`; `layout` is the page before anything is on it.
+`jobs` and `worker` compute what takes long in processes of their own; `snippets` and `export` take a view away.
 """
 
 import re

@@ -48,7 +48,7 @@ def make_app(engine: Engine, jobs: Jobs, token: str) -> Dash:
             f"script-src 'self' {' '.join(app.csp_hashes())}",
             "style-src 'self' 'unsafe-inline'",
             "img-src 'self' data: blob:",
-            "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*",
+            "frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:",  # notebooks
             "form-action 'none'",
             "base-uri 'none'",
         ]

@@ -479,6 +479,20 @@ def test_nothing_is_wider_than_the_page(screen, width):
     assert 0 <= stays["y"] < 200, "the certificate stays in view and leaves room for the rest"
 
 
+@pytest.mark.parametrize(("host", "shown"), [("http://localhost:8888", True), ("http://stranger.example", False)])
+def test_a_notebook_on_this_machine_may_hold_it_and_a_stranger_may_not(chromium, running, host, shown):
+    page = chromium.new_context().new_page()
+    page.route(f"{host}/**", lambda route: route.fulfill(body=f"<!doctype html>{running._repr_html_()}", content_type="text/html"))
+    page.goto(f"{host}/notebook.html")
+    inside = page.frame_locator("iframe").locator("#read")
+    if shown:
+        inside.wait_for(timeout=PATIENCE)
+    else:
+        page.wait_for_timeout(500)
+        assert inside.count() == 0
+    page.context.close()
+
+
 # ---- what takes long, and what dies
 
 

@@ -15,7 +15,8 @@ import torch
 import interp
 from interp.explorer import engine as rooms
 from interp.explorer import explore, export, panels, pictures
-from interp.explorer.callbacks import DEPENDS, act
+from interp.explorer.actions import act
+from interp.explorer.callbacks import DEPENDS
 from interp.explorer.engine import Engine, Source, offered
 from interp.explorer.jobs import Jobs
 from interp.explorer.view import Cell, Problem, View
@@ -195,7 +196,7 @@ def test_each_panel_depends_on_fields_that_a_view_has():
 
 
 def test_an_error_of_our_own_leaves_a_message(capsys):
-    from interp.explorer.callbacks import drawn
+    from interp.explorer.parts import drawn
 
     def fails():
         raise RuntimeError("boom <b>")
@@ -293,3 +294,21 @@ def test_what_explore_cannot_start_with():
         explore("mha-induction", port=-1)
     with contextlib.closing(explore("mha-induction")) as running, pytest.raises(ValueError, match="port: cannot listen"):
         explore("mha-induction", port=running._server.port)
+
+
+# ---- in a shell
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (["mha-austin"], "no model 'mha-austin': did you mean 'mha-austen'"),
+        (["--token", "../../etc"], "--token: 8 to 128 letters"),
+        (["--host", "192.0.2.1"], "port: cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(capsys, asked, told):
+    from interp.cli import main
+
+    assert main(["explore", *asked]) == 2
+    assert told in capsys.readouterr().err
