@@ -38,7 +38,13 @@ Answer = str | int | Sequence[str | int]
 
 
 def load_view(model: Any) -> DecoderView:
-    """The model read as a sum: names and weights, nothing run. `view.limits` says what cannot be split or trusted, and why."""
+    """The model read as a sum: names and weights, nothing run. `view.limits` says what cannot be split or trusted, and why.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> interp.load_view(model).limits
+    {}
+    """
     view = DecoderView.of(model, model_name(model))
     proved = getattr(model, "limits", None)
     return view if not proved else view.limited(proved)
@@ -53,6 +59,11 @@ def prove(model: Any, tokens: Tensor | None = None) -> dict[str, str]:
 
     Returns:
         label -> reason for what fails; empty when everything holds.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> interp.prove(model)
+    {}
     """
     refuse_training(model)
     view = DecoderView.of(model, model_name(model))
@@ -184,6 +195,12 @@ def ledger_over(
 
     Raises:
         ValueError: no prompts, or not one answer a prompt.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> mean = interp.ledger_over(model, ["c1 h4 a0 c1", "b3 d6 e5 b3"], answers=["h4", "d6"], progress=False)
+    >>> mean.holds, mean.prompts
+    (True, 2)
     """
     if isinstance(prompts, str):
         raise TypeError("prompts: a sequence of prompts is needed, got one text; use interp.ledger for one")
@@ -224,6 +241,12 @@ def ablate(
 
     Raises:
         ValueError: not exactly one of heads, lags, sources, neurons; a target that does not exist.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> gone = interp.ablate(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", sources=[1])
+    >>> gone.holds, abs(gone.predicted - gone.direct) < gone.check.bound
+    (True, True)
     """
     kind, wanted = _removal(heads, lags, sources, neurons, how)
     refuse_training(model)
@@ -273,7 +296,7 @@ def ledger_without(
     >>> import interp
     >>> model, text = interp.load_model("mha-induction"), "c1 h4 a0 p7 e5 k2 b3 d6 c1"
     >>> gone = interp.ledger_without(model, text, heads=[(1, 1)])
-    >>> gone.holds, abs(gone.total[0] - interp.ablate(model, text, heads=[(1, 1)]).after) < 1e-4
+    >>> gone.holds, bool(abs(gone.total[0] - interp.ablate(model, text, heads=[(1, 1)]).after) < 1e-4)
     (True, True)
     """
     if on_gap not in ("raise", "report"):
@@ -309,6 +332,11 @@ def lens(
     Args:
         model, text, answer, against, position, prepend_bos: as in `ledger`.
         top_k: how many of the likeliest tokens to keep a stream.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> interp.lens(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", answer="h4").streams
+    ('blocks.0.hook_resid_pre', 'blocks.1.hook_resid_pre', 'blocks.1.hook_resid_post')
     """
     view = load_view(model)
     logits, cache, ids, tokens = _prompt(view, text, prepend_bos)

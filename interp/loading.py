@@ -56,7 +56,11 @@ def load_model(name_or_path: str | Path, *, device: str | torch.device = "cpu", 
 
 
 def list_models() -> list[str]:
-    """The names of the decoders that come with the package."""
+    """The names of the decoders that come with the package.
+
+    >>> "ishe-austen" in list_models()
+    True
+    """
     return list(wing("zoo").names())
 
 

@@ -48,6 +48,10 @@ def encode(model: Any, text: Prompts, prepend_bos: bool | None = None, *, paddin
         ValueError: no tokenizer, an empty text, more tokens than the model's context (with the cut that fits), ids outside the
             vocabulary, or a BOS that the model does not have.
         TypeError: `text` is none of these.
+
+    >>> import interp
+    >>> interp.encode(interp.load_model("mha-austen"), "It is a truth").str_tokens
+    (('It', ' is', ' a', ' truth'),)
     """
     if padding_side not in ("left", "right"):
         raise ValueError(f"padding_side must be 'left' or 'right', got {padding_side!r}")
@@ -74,6 +78,10 @@ def resolve_answer(model: Any, answer: str | int) -> int:
     Raises:
         ValueError: no token or several (the message lists them), or an id outside the vocabulary.
         TypeError: neither a string nor an int.
+
+    >>> import interp
+    >>> interp.resolve_answer(interp.load_model("mha-induction"), "a0")
+    0
     """
     if isinstance(answer, bool) or not isinstance(answer, str | int):
         raise TypeError(f"answer must be a text of one token or a token id, got {type(answer).__name__} {answer!r}")

@@ -4,6 +4,7 @@ import contextlib
 import doctest
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -64,6 +65,15 @@ def test_docstring_examples(module: str, tmp_path: Path) -> None:
         result = doctest.testmod(importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_every_public_function_has_an_example() -> None:
+    import interp
+
+    public = [getattr(interp, name) for name in interp.__all__] + [getattr(interp.figures, name) for name in interp.figures.__all__]
+    bare = {f.__name__ for f in public if inspect.isfunction(f) and ">>> " not in (f.__doc__ or "")}
+    # These need hours of training, its results, a browser or a file that does not ship.
+    assert bare == {"compare", "read_comparison", "comparison", "explore", "convert_gguf"}
 
 
 def pointers(text: str) -> list[tuple[str, str | None]]:

@@ -104,6 +104,13 @@ def attention(
     heads would make too large a file, the slider offers those of sharpest attention, and a note says so. NaN cells are grey.
 
     Raises TypeError or ValueError for anything else.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> logits, cache = interp.run_with_cache(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1")
+    >>> figure = interp.figures.attention(cache)
+    >>> len(figure.layout.sliders[0].steps)  # one a head
+    8
     """
     found, tokens, model = _patterns(result)
     if layers is not None:

@@ -34,6 +34,10 @@ def claims(rows: Any, *, model: str | None = None) -> go.Figure:
     `rows`: the result of `interp.verify(model)`, each row with `id, claim, state, verdict, measured, bound, note`.
 
     Raises TypeError for rows without these fields.
+
+    >>> rows = [{"id": "causal", "claim": "nothing reads ahead", "verdict": "holds", "measured": 0, "bound": "0, bitwise"}]
+    >>> claims(rows).layout.meta["title"]
+    'Of 1 claim, 1 hold'
     """
     listed = getattr(rows, "rows", rows)
     if isinstance(listed, str | bytes) or not isinstance(listed, Sequence):

@@ -34,6 +34,11 @@ def drive(drive: Any) -> go.Figure:
     whose prediction a ledger explains. Values that are not finite are left out, and a note counts them.
 
     Raises TypeError for anything that is not a Drive.
+
+    >>> import interp
+    >>> figure = interp.figures.drive(interp.drive(interp.load_model("ishe-austen"), "It is a truth"))
+    >>> figure.layout.xaxis.title.text
+    'after layer'
     """
     require(drive, _NAMES, figure="drive", wants="a Drive (interp.drive(model, text))")
     at = np.arange(len(drive.streams))

@@ -21,6 +21,12 @@ def equivalence(equivalence: Any) -> go.Figure:
     large red cross.
 
     Raises TypeError for anything that is not an Equivalence.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.equivalence(interp.equivalence(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1"))
+    >>> figure.layout.yaxis.type
+    'log'
     """
     require(equivalence, _NAMES, figure="equivalence", wants="an Equivalence (interp.equivalence(model, text))")
     rows = tuple(equivalence.rows)

@@ -39,6 +39,12 @@ def heads(ledger: Any, *, position: int | None = None, limit: float | None = Non
     cells are grey, cells beyond the range are marked.
 
     Raises TypeError for anything that is not a Ledger, ValueError for one without heads.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.heads(interp.ledger(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", by="head"))
+    >>> figure.data[0].z.shape  # layers, heads
+    (2, 4)
     """
     require_ledger(ledger, "heads")
     column = choose_position(ledger, position)

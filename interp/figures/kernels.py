@@ -35,6 +35,11 @@ def kernels(model: Any) -> go.Figure:
     `model`: a decoder with Extractors. Lag 0 is the present row. Layers without an Extractor are left out.
 
     Raises TypeError for what is no model, ValueError for a model without Extractors.
+
+    >>> import interp
+    >>> figure = interp.figures.kernels(interp.load_model("ihe-austen"))
+    >>> sorted({line.name for line in figure.data})
+    ['L0', 'L1', 'L2', 'L3']
     """
     require(model, ("blocks",), figure="kernels", wants="a decoder with Extractors")
     mixers = {}

@@ -29,6 +29,12 @@ def ledger(ledger: Any, *, position: int | None = None, top: int = 20) -> go.Fig
     so.
 
     Raises TypeError for anything that is not a Ledger, ValueError where `top` < 1.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.ledger(interp.ledger(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", by="component"))
+    >>> figure.layout.xaxis.title.text
+    'contribution (logits)'
     """
     require_ledger(ledger, "ledger")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:

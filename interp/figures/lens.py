@@ -31,6 +31,12 @@ def lens(lens: Any, *, position: int | None = None) -> go.Figure:
     tokens by their ids. A row's logits do not add up over streams; the subtitle says so.
 
     Raises TypeError for anything that is not a Lens.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.lens(interp.lens(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1"))
+    >>> list(figure.data[0].cells["values"][0])
+    ['before L0', 'after L0', 'after L1']
     """
     require(lens, _NAMES, figure="lens", wants="a Lens (interp.lens(model, text))")
     column = choose_position(lens, position)

@@ -40,6 +40,11 @@ def of(result: Any) -> go.Figure:
 
     Raises:
         TypeError: no figure shows such an object; the message lists what has one.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> interp.figures.of(interp.equivalence(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1")).layout.yaxis.type
+    'log'
     """
     kind = type(result)
     draw = FIGURES.get((kind.__module__, kind.__qualname__))

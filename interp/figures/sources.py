@@ -31,6 +31,12 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
     their sum.
 
     Raises TypeError for anything that is not a Ledger, ValueError for one without sources or `top` < 1.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.sources(interp.ledger(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", by="head+source"))
+    >>> figure.data[0].z.shape  # heads of all layers, tokens
+    (8, 9)
     """
     require_ledger(ledger, "sources")
     if isinstance(top, bool) or not isinstance(top, int) or top < 1:

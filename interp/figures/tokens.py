@@ -35,6 +35,12 @@ def tokens(ledger: Any, *, position: int | None = None, limit: float | None = No
     source (after the read position) stay white.
 
     Raises TypeError for anything that is not a Ledger, ValueError for one without sources.
+
+    >>> import interp
+    >>> model = interp.load_model("mha-induction")
+    >>> figure = interp.figures.tokens(interp.ledger(model, "c1 h4 a0 p7 e5 k2 b3 d6 c1", by="source"))
+    >>> len(figure.data[0].text)
+    9
     """
     require_ledger(ledger, "tokens")
     column = choose_position(ledger, position)

@@ -94,6 +94,12 @@ def variance(profile: Any) -> go.Figure:
     they are left out, and a note counts them.
 
     Raises TypeError for anything that is not a VarianceProfile.
+
+    >>> import interp
+    >>> model = interp.load_model("ihe-austen")
+    >>> figure = interp.figures.variance(interp.variance_profile(model, sites="attn.hook_extraction", sequences=8))
+    >>> figure.layout.xaxis.title.text
+    'position (1 = first token)'
     """
     require(profile, _NAMES, figure="variance", wants="a VarianceProfile (interp.variance_profile(model, ...))")
     rows = tuple(profile.rows)

@@ -56,7 +56,12 @@ def write_atomic(path: str | os.PathLike[str], content: bytes) -> Path:
 
 
 def write_html(fig: go.Figure, path: str | os.PathLike[str]) -> Path:
-    """One HTML file with plotly.js inside (about 5 MB): opens offline. Returns the path."""
+    """One HTML file with plotly.js inside (about 5 MB): opens offline. Returns the path.
+
+    >>> import plotly.graph_objects as go
+    >>> write_html(go.Figure(), "empty.html").name
+    'empty.html'
+    """
     _require_figure(fig)
     page = fig.to_html(include_plotlyjs=True, include_mathjax=False, full_html=True, config={"displaylogo": False, "responsive": True})
     return write_atomic(path, page.encode())
@@ -67,6 +72,11 @@ def write_image(fig: go.Figure, path: str | os.PathLike[str], *, scale: float = 
     Returns the path.
 
     Raises ValueError for an unknown ending, ImportError without kaleido, RuntimeError where no browser is found.
+
+    >>> import plotly.graph_objects as go
+    >>> write_image(go.Figure(), "figure.doc")
+    Traceback (most recent call last):
+    ValueError: path: figure.doc does not end in one of .png, .svg, .pdf, .jpg, .jpeg, .webp; for HTML use write_html
     """
     _require_figure(fig)
     target = Path(path)
