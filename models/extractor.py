@@ -184,7 +184,8 @@ class Extractor(nn.Module):
             she   s_i x_j . (W_ext[i-j] (adj_i * u_i))
             he    s_i (x_j W_in) . (w_lag[i-j] * adj_i * (W_out u_i))
 
-        In float64 whatever the decoder computes in; nothing larger than one row's (source, d, b) is built beside the widened weights.
+        In float64 whatever the decoder computes in; nothing larger than one row's (source, d, b) is built beside the widened weights,
+        their moduli and their squares.
 
         Args:
             acts: ``input`` (b,t,d), the mixer's input rows, after the norm's gain and bias; ``hook_adjustment`` (b,t,d), the gate;
@@ -197,7 +198,8 @@ class Extractor(nn.Module):
             so that they bound the whole sum; its value is a constant.
         """
         x, gate, mask = _double(acts["input"]), _double(acts["hook_adjustment"]), acts.get("attention_mask")
-        weight, u = _double(self.lag_weight), _double(u)
+        weight, u = _double(self.lag_weight[: max(rows, default=-1) + 1]), _double(u)
+        weights = [power(weight) for power in _POWERS]
         terms = self._terms(x, mask)
         factor = self.row_factor(x, mask).expand(len(x), -1, -1)  # (b,t,1)
         out = x.new_zeros(3, len(x), 1, len(rows), x.shape[1])
@@ -205,9 +207,9 @@ class Extractor(nn.Module):
             direction = [power(u[:, n]) for power in _POWERS]  # (b,d) each
             if self.by_vector:
                 direction = [along @ power(_double(self.W_out)).T for along, power in zip(direction, _POWERS, strict=True)]
-            s, adj, lags = factor[:, i], gate[:, i], weight[: i + 1]
+            s, adj = factor[:, i], gate[:, i]
             for k, power in enumerate(_POWERS):
-                folded = _fold(power(lags), power(s * adj) * direction[k])  # (b,i+1,d), by source
+                folded = _fold(weights[k][: i + 1], power(s * adj) * direction[k])  # (b,i+1,d), by source
                 out[k, :, 0, n, : i + 1] = (terms[k][:, : i + 1] * folded).sum(-1)
         d = x.shape[-1]
         return Writes(out[0], out[1], out[2], 2 * d + 2 if self.by_vector else d + 2)
