@@ -38,8 +38,8 @@ MAX_ACTIVATIONS = 2**29
 """Bytes of activations that one prompt may take; a long prompt is refused before it fills the memory."""
 
 MAX_CHARACTERS = 200_000
-KEPT = 24
-"""Results kept, so that a second look costs nothing."""
+KEPT = 400_000
+"""Entries of ledgers kept (some 100 MB), so that a second look costs nothing; the oldest results go first."""
 
 PREDICTIONS = 10
 
@@ -436,7 +436,7 @@ class Engine:
             value = compute()
             with self._guard:
                 self._kept[key] = value
-                while len(self._kept) > KEPT:
+                while len(self._kept) > 1 and sum(map(_entries, self._kept.values())) > KEPT:
                     self._kept.popitem(last=False)
             return value
 
@@ -512,6 +512,13 @@ def _facts(name: str, model: Any) -> Facts:
         bos=bool(getattr(model.cfg, "default_prepend_bos", False)) if has_bos else None,
         splits=reasons,
     )
+
+
+def _entries(result: Any) -> int:
+    """How much a result weighs in memory, in entries of a ledger (about 256 bytes)."""
+    if isinstance(result, Removal):
+        return len(result.before.entries) + len(result.after.entries)
+    return len(result.entries) if isinstance(result, Ledger) else getattr(result, "nbytes", 0) // 256 + 1
 
 
 def _device(model: Any) -> torch.device:

@@ -36,6 +36,11 @@ def model():
 
 
 @pytest.fixture(scope="module")
+def austen():
+    return interp.load_model("mha-austen")
+
+
+@pytest.fixture(scope="module")
 def running():
     with contextlib.closing(explore(MODEL)) as explorer:
         yield explorer
@@ -149,10 +154,10 @@ def test_typing_a_prompt_and_pressing_a_token_explains_the_number_that_python_gi
 
 
 @pytest.mark.parametrize("by", ["component", "head", "source", "head+source", "lag", "neuron"])
-def test_every_zoom_lists_the_rows_that_python_gives(screen, by):
+def test_every_zoom_lists_the_rows_that_python_gives(screen, austen, by):
     screen.show(model="mha-austen", text=PROSE)
     screen.press(f'#by input[value="{by}"]')
-    expected = interp.ledger(interp.load_model("mha-austen"), PROSE, by=by)
+    expected = interp.ledger(austen, PROSE, by=by)
     assert screen.text("#total") == signed(expected.total[0])
     rows = [row for row in screen.table("#ledger") if row[0] and "together" not in row[0]]
     assert [row[1] for row in rows[:5]] == [signed(value) for _, value in expected.top(5)]
@@ -215,8 +220,7 @@ def test_removing_shows_prediction_beside_measurement(screen, model, out, remove
     assert screen.view.out == () and "Nothing is removed" in screen.text("#out")
 
 
-def test_a_neuron_set_to_its_mean(screen):
-    austen = interp.load_model("mha-austen")
+def test_a_neuron_set_to_its_mean(screen, austen):
     screen.show(model="mha-austen", text=PROSE, by="neuron", look=Cell(layer=1, neuron=5), out=(Cell(layer=1, neuron=5),), how="mean")
     gone = interp.ablate(austen, PROSE, neurons=[(1, 5)], how="mean")
     assert screen.table("#out")[0][1] == signed(-gone.predicted)
@@ -354,11 +358,11 @@ def test_an_empty_box_a_long_prompt_and_an_answer_of_two_tokens_are_told_in_plac
         "😀" * 3 + "e\u0301" * 20,
     ],
 )
-def test_hostile_prompts_are_text(screen, prompt):
+def test_hostile_prompts_are_text(screen, austen, prompt):
     screen.show(model="mha-austen", text=prompt, by="head+source", look=Cell(layer=0, head=0))
     assert screen.page.evaluate("document.querySelectorAll('#explorer script, #explorer img, #explorer svg[onload]').length") == 0
     assert screen.view.text == prompt
-    expected = interp.ledger(interp.load_model("mha-austen"), prompt, by="head+source")
+    expected = interp.ledger(austen, prompt, by="head+source")
     assert screen.text("#total") == signed(expected.total[0])
     printed = ran(screen.page.locator("#python").evaluate("e => e.textContent"))
     assert f"{screen.text('#total')}  total" in printed
@@ -496,12 +500,12 @@ def test_a_notebook_on_this_machine_may_hold_it_and_a_stranger_may_not(chromium,
 # ---- what takes long, and what dies
 
 
-def test_claims_are_computed_and_a_computation_can_be_cancelled_and_may_die(screen, running):
+def test_claims_are_computed_and_a_computation_can_be_cancelled_and_may_die(screen, running, model):
     screen.press('#page input[value="model"]')
     screen.page.click("#start-claims")
     screen.page.wait_for_selector("#job-progress")
     screen.page.wait_for_selector("#job-done")
-    expected = interp.verify(interp.load_model(MODEL))
+    expected = interp.verify(model)
     assert [row[0] for row in screen.table("#job-panel")] == [row.id for row in expected.rows]
     fails = sum(row.verdict == "fails" for row in expected.rows)
     assert screen.text("#job-done").startswith(f"Claims of {MODEL}: {fails} fail, ")
@@ -525,7 +529,7 @@ def test_claims_are_computed_and_a_computation_can_be_cancelled_and_may_die(scre
     assert "died (signal 9)" in screen.text("#job-panel")
     assert all(job.process.poll() is not None for job in running.jobs._jobs.values()), "a cancelled worker is gone"
     screen.press('#page input[value="prompt"]')
-    assert screen.text("#total") == signed(interp.ledger(interp.load_model(MODEL), TEXT).total[0])
+    assert screen.text("#total") == signed(interp.ledger(model, TEXT).total[0])
 
 
 def test_an_open_page_outlives_its_server(chromium):

@@ -150,6 +150,17 @@ def test_a_part_that_does_not_exist_is_refused(engine, cell, told):
     assert refused.value.place == "look" and told.lower() in str(refused.value).lower()
 
 
+def test_results_are_kept_until_they_are_too_many(monkeypatch):
+    engine = Engine(offered([]))
+    first = engine.ledger(INDUCTION)
+    assert engine.ledger(INDUCTION) is first
+    monkeypatch.setattr(rooms, "KEPT", 300)
+    for by in ("head+source", "lag", "source"):
+        engine.ledger(INDUCTION, by)
+    again = engine.ledger(INDUCTION)
+    assert again is not first and (again.values == first.values).all()
+
+
 # ---- what is shown
 
 
