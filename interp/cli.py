@@ -233,7 +233,7 @@ def ledger(
     if rest := order[SHOWN_ROWS:]:
         rows.append([f"{len(rest)} smaller rows together", "", sum(values[i] for i in rest)])
     rows += [[result.labels[-1], result.entries[-1].kind, values[-1]], ["total", "", float(result.total[0])]]
-    console.table(("row", "kind", "value"), rows)
+    console.table(("row", "kind", "logits"), rows, signed=("logits",))
     console.say(*result.certificate.summary(), *result.notes, *(f"written: {path}" for path in targets.values()))
     return 0 if result.holds else 1
 
@@ -267,7 +267,7 @@ def lens(
     console.say(f"{result.model}, {len(result.tokens)} tokens {_quoted(result.tokens)}")
     console.say(f"{_goal(result)} at position {result.positions[0]}, read at every stream")
     shown = [[s, v, *(repr(word) for word in t)] for s, v, t in zip(result.streams, values, words, strict=True)]
-    console.table(("stream", "logit", *(f"{rank}." for rank in range(1, len(words[0]) + 1))), shown)
+    console.table(("stream", "logit", *(f"{rank}." for rank in range(1, len(words[0]) + 1))), shown, signed=("logit",))
     console.say(result.note)
     return 0
 
@@ -317,7 +317,7 @@ def ablate(
         ("the logit with everything downstream run again", result.after),
         ("whole fall", result.total),
     )
-    console.table(("", "logits"), told)
+    console.table(("", "logits"), told, signed=("logits",))
     console.say(f"prediction against measurement: {result.check}")
     return 0 if result.holds else 1
 

@@ -39,15 +39,19 @@ def say(*lines: str) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """A table on stdout. Numbers are right-justified; strings are shown as they are, control characters made visible."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "", *, signed: Sequence[str] = ()) -> None:
+    """A table on stdout. Numbers are right-justified, those of the columns `signed` with their sign and as many decimals, so that they can
+    be compared by eye; strings are shown as they are, control characters made visible."""
     cells = [list(row) for row in rows]
     drawn = Table(title=Text(title) if title else None, title_justify="left", header_style="bold")
     for i, column in enumerate(columns):
         numeric = all(row[i] is None or (isinstance(row[i], int | float) and not isinstance(row[i], bool)) for row in cells)
         drawn.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in cells:
-        drawn.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in row))
+        told = (
+            contribution(cell) if column in signed and isinstance(cell, float) else cell for column, cell in zip(columns, row, strict=True)
+        )
+        drawn.add_row(*(cell if isinstance(cell, Text) else Text(_shown(cell)) for cell in told))
     out().print(drawn)
 
 
@@ -94,6 +98,15 @@ def visible(text: str) -> str:
     'a\\\\nb'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def contribution(value: float) -> str:
+    """A signed number of logits: four decimals, powers of ten for what they would not show.
+
+    >>> contribution(11.39501), contribution(-0.0086086), contribution(1.6e-6), contribution(0.0)
+    ('+11.3950', '-0.0086', '+1.6e-06', '0')
+    """
+    return "0" if value == 0 else f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.1e}"
 
 
 def _shown(cell: Any) -> str:

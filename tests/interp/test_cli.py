@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -357,6 +358,9 @@ def test_the_ledger_table_shows_rounding_and_total_and_the_tokens_as_fed(capsys:
     assert "total" in out
     assert "'\\n'" in out
     assert "continuity holds" in out
+    values = [line.split("│")[-2].strip() for line in out.splitlines() if line.startswith("│ ")]
+    assert len(values) > 4
+    assert all(re.fullmatch(r"[+-]\d+\.\d{4}|[+-]\d\.\de-\d\d|0", value) for value in values)
     assert "\x1b[" not in out  # piped: no colours
 
 
