@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 
-def heard(*hooks: HookPoint) -> bool:
+def heard(*hooks: nn.Module) -> bool:
     """Whether any torch or TransformerLens hook, forward or backward, sits on one of the hook points."""
     for h in hooks:  # noqa: SIM110  # a generator costs twice as much, and this is asked three times a layer
         if h._forward_hooks or h._forward_pre_hooks or h._backward_hooks or h._backward_pre_hooks:
