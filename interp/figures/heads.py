@@ -26,7 +26,7 @@ def _headline(ledger: Any, heads: list[tuple[float, int, int]], column: int) -> 
         return f"Every head adds exactly 0 to the {quantity(ledger)}"
     half = int(np.searchsorted(np.cumsum(moduli), whole / 2) + 1)
     verb = "adds most to" if value > 0 else "takes most from"
-    spread = f"; half of what all {len(finite)} heads move comes from {half}" if len(finite) > 1 else ""
+    spread = f"; half of what all {len(finite)} heads move comes from {half} of them" if len(finite) > 1 else ""
     total = number(float(ledger.total[column]), signed=True)
     return f"L{layer}H{head} {verb} the {quantity(ledger)}: {number(value, signed=True)} of {total}{spread}"
 

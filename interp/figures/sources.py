@@ -89,13 +89,8 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
         }
     )
 
-    finite = np.where(np.isfinite(cells[: len(kept)]), np.abs(cells[: len(kept)]), -1)
-    r, c = np.unravel_index(int(finite.argmax()), finite.shape)
-    value = float(cells[r, c])
-    source = f"Lag {c}" if lags else f"“{cut(visible(ledger.tokens[c]), 24)}” (token {c})"
-    through = "" if names[r] == "all layers" else f" through {names[r]}"
-    verb = "adds most to" if value > 0 else "takes most from"
-    total = number(float(np.asarray(ledger.total)[column]), signed=True)
+    total = float(np.asarray(ledger.total)[column])
+    title = _headline(ledger, cells, names[: len(kept)], total, lags=lags)
     notes += [
         f"Orange, +: pushes the logit up; blue, −: down. Entries of no source token (MLPs, biases, rounding) are not drawn; "
         f"they sum to {number(elsewhere, signed=True)}."
@@ -105,13 +100,28 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
     certificate = certificate_at(ledger, column)
     return finish(
         fig,
-        title=f"{source}{through} {verb} the {quantity(ledger)}: {number(value, signed=True)} of {total}",
+        title=title,
         subtitle=[f"{describe(ledger.model, ledger.tokens)}; {setting(ledger, column)}", certificate_line(certificate)],
         notes=notes,
         alarm=certificate_alarm(certificate),
         height=height,
         narrow={"xaxis.tickvals": [across[i] for i in few], "xaxis.ticktext": [labels[i] for i in few]},
     )
+
+
+def _headline(ledger: Any, cells: np.ndarray, names: list[str], total: float, *, lags: bool) -> str:
+    """The source (lag) of largest sum, and the largest single cell among the rows drawn one by one, where there are several."""
+    sums = np.where(np.isfinite(cells).all(0), np.nan_to_num(cells).sum(0), 0.0)
+    at = int(np.abs(sums).argmax())
+    source = f"Lag {at}" if lags else f"“{cut(visible(ledger.tokens[at]), 24)}” (token {at})"
+    verb = "adds most to" if sums[at] > 0 else "takes most from"
+    told = f"{source} {verb} the {quantity(ledger)}: {number(sums[at], signed=True)} of {number(total, signed=True)}"
+    if len(cells) == 1:
+        return told
+    finite = np.where(np.isfinite(cells[: len(names)]), np.abs(cells[: len(names)]), -1)
+    r, c = np.unravel_index(int(finite.argmax()), finite.shape)
+    where = f"{'lag' if lags else 'token'} {c} through {names[r]}"
+    return f"{told}; the largest single cell is {where}, {number(float(cells[r, c]), signed=True)}"
 
 
 def _map(cells: np.ndarray, across: list[str], names: list[str], limit: float | None, *, down: str) -> tuple[go.Figure, float, list[str]]:

@@ -1,6 +1,7 @@
 """Figures: what they say, what they refuse, and that nothing a user typed is ever markup."""
 
 import dataclasses
+import html
 import json
 import math
 import sys
@@ -191,7 +192,7 @@ def test_every_axis_that_is_drawn_says_what_it_shows(every_figure):
 def test_titles_wrap_within_the_figure(every_figure):
     for fig in every_figure.values():
         for line in fig.layout.title.text.split("<br>"):
-            assert len(line) < 130
+            assert len(html.unescape(line.removeprefix("<b>").removesuffix("</b>"))) <= 98
         assert fig.layout.margin.t >= 22 * fig.layout.title.text.count("<br>") + 16 * fig.layout.title.subtitle.text.count("<br>")
 
 
@@ -346,6 +347,20 @@ def test_sources_keeps_the_rest_in_one_honest_row(by_head_and_source):
     drawn = np.nansum([np.asarray(t.z, dtype=float) for t in cells(fig)], axis=0)
     every = sum(v for v, e in zip(by_head_and_source.values[:, 0], by_head_and_source.entries, strict=True) if e.source is not None)
     assert drawn.sum() == pytest.approx(every)
+
+
+def test_sources_title_tells_the_largest_sum_and_the_largest_cell(by_head_and_source, by_source):
+    """One head may take what others add: the token's sum comes first, or the map contradicts the coloured tokens."""
+    values = np.zeros_like(by_head_and_source.values)
+    entries = by_head_and_source.entries
+    for i, e in enumerate(entries):
+        if e.source == 2:
+            values[i] = -3.0 if (e.layer, e.head) == (1, 0) else 2.0
+    title = figures.sources(dataclasses.replace(by_head_and_source, values=values)).layout.meta["title"]
+    assert "(token 2) adds most" in title
+    assert ": +11 of" in title
+    assert title.endswith("the largest single cell is token 2 through L1H0, −3")
+    assert "single cell" not in figures.sources(by_source).layout.meta["title"]
 
 
 def test_tokens_and_sources_refuse_a_ledger_without_sources(by_head):
