@@ -258,7 +258,7 @@ def ablate(
     logits, _ = _run(model, fed.ids, names_filter=view.embeds[0])
     reading = _reading(model, logits, [row], answer, against)
     bound = before.certificate["native"].bound
-    return _ablation.ablate(view, fed.ids, reading, row, kind, targets, how, bound, tokens=fed.str_tokens[0])  # type: ignore[arg-type]
+    return _ablation.ablate(view, fed.ids, reading, row, kind, targets, how, bound, tokens=fed.str_tokens[0])
 
 
 @torch.no_grad()

@@ -126,7 +126,7 @@ def report(
     if isinstance(model, str | os.PathLike):
         spelled = spelled or str(model)
         step("load")
-        model = load_model(model)
+        model = load_model(str(model))
     name = model_name(model)
     fed = DEFAULT_TEXT if text is None else text
     prompt = encode(model, fed)
