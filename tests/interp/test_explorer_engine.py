@@ -154,7 +154,7 @@ def test_results_are_kept_until_they_are_too_many(monkeypatch):
     engine = Engine(offered([]))
     first = engine.ledger(INDUCTION)
     assert engine.ledger(INDUCTION) is first
-    monkeypatch.setattr(rooms, "KEPT", 300)
+    monkeypatch.setattr(rooms, "KEPT", 60)
     for by in ("head+source", "lag", "source"):
         engine.ledger(INDUCTION, by)
     again = engine.ledger(INDUCTION)
