@@ -47,6 +47,8 @@ def blocked_sum(
     wide = accumulator(x, W)
     read: Callable[[int, int], Tensor | None] = (lambda lags, n: None) if spectra is None else spectra.reader(W, wide)
     weight = W.to(wide) if spectra is None else W
+    if weight.requires_grad and len(W) > t:  # lags that no pair of rows has get no gradient, not even its rounding
+        weight = torch.cat([weight[:t], weight[t:].detach()])
     length = BLOCK * transform_length(math.ceil(t / BLOCK), powers_only=True)
     rows = F.pad(x.to(wide), (0, 0, 0, length - t))
     y = torch.zeros_like(rows)
@@ -55,7 +57,7 @@ def blocked_sum(
     y[:, : blocks * BLOCK] += inside.reshape(b, blocks * BLOCK, d)
     for size, pairs in levels(t):
         part = rows[:, : pairs * 2 * size].reshape(b * pairs, 2 * size, d)[:, :size]
-        lags = min(2 * size, t)
+        lags = min(2 * size, len(W))  # not t: the spectrum is the same for every t
         reached = _Circular.apply(part, weight[:lags], read(lags, 2 * size), 2 * size, size, 2 * size)
         y[:, : pairs * 2 * size].view(b, pairs, 2 * size, d)[:, :, size:] += reached.view(b, pairs, size, d)
     return y[:, :t].to(x.dtype)
@@ -102,7 +104,7 @@ def blocked_bound(x: Float[Tensor, "b t d"], W: Float[Tensor, "l d d"] | Float[T
     bound[:, : blocks * BLOCK] = inside.reshape(b, blocks * BLOCK, d)
     for size, pairs in levels(t):
         part = rows[:, : pairs * 2 * size].reshape(b * pairs, 2 * size, d)[:, :size]
-        reached = _share(2 * size, W, wide) * norm_product(part, W[: min(2 * size, t)])
+        reached = _share(2 * size, W, wide) * norm_product(part, W[: 2 * size])
         bound[:, : pairs * 2 * size].view(b, pairs, 2 * size, d)[:, :, size:] += reached.view(b, pairs, 1, d)
     bound = bound[:, :t]
     magnitude = per_lag_sum(x.detach().double().abs(), W.detach().double().abs())

@@ -50,7 +50,7 @@ class SpectrumCache:
         self._weight: weakref.ref[Tensor] | None = None
         self._key: tuple[Any, ...] = ()
         self._sums: tuple[Tensor, ...] = ()
-        self._spectra: dict[tuple[int, int], Tensor] = {}
+        self._spectra: dict[int, tuple[int, Tensor]] = {}  # by length: how many lags, and their spectrum
 
     def __reduce__(self) -> tuple[type["SpectrumCache"], tuple[()]]:
         return SpectrumCache, ()
@@ -58,7 +58,7 @@ class SpectrumCache:
     @property
     def bytes_held(self) -> int:
         """Size of the spectra that are kept."""
-        return sum(spectrum.nbytes for spectrum in self._spectra.values())
+        return sum(spectrum.nbytes for _, spectrum in self._spectra.values())
 
     def reader(self, W: Tensor, dtype: torch.dtype) -> Callable[[int, int], Tensor]:
         """``(lags, n) -> lag_spectrum(W[:lags], n)`` in `dtype`'s arithmetic, kept spectra first; one check of the weight serves all."""
@@ -73,9 +73,9 @@ class SpectrumCache:
             self._weight, self._key, self._sums = weakref.ref(W), key, sums
 
         def read(lags: int, n: int) -> Tensor:
-            if (lags, n) not in self._spectra:
-                self._spectra[lags, n] = lag_spectrum(W[:lags].to(dtype), n)
-            return self._spectra[lags, n]
+            if n not in self._spectra or self._spectra[n][0] != lags:  # one spectrum a length, whatever comes: bounded
+                self._spectra[n] = lags, lag_spectrum(W[:lags].to(dtype), n)
+            return self._spectra[n][1]
 
         return read
 

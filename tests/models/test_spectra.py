@@ -139,6 +139,18 @@ def test_lengths_are_kept_apart(transforms):
             assert torch.equal(FFT.sum(rows(t), W, cache), FFT.sum(rows(t), W))
 
 
+def test_a_growing_sequence_does_not_fill_the_memory(transforms):
+    """The spectrum of a block does not depend on how many rows there are, and there is one a length."""
+    cache, W = SpectrumCache(), weight(t=128)
+    with torch.no_grad():
+        for t in range(65, 128):
+            BLOCKED.sum(rows(t), W, cache)
+        assert transforms == [64, 128]
+        for t in range(65, 128):
+            FFT.sum(rows(t), W, cache)
+    assert cache.bytes_held <= (33 + 65 + 97 + 129) * 16 * 8
+
+
 @pytest.mark.parametrize("kernel", CACHED, ids=lambda k: k.name)
 def test_never_where_a_gradient_of_the_weight_is_wanted(kernel):
     cache, W = SpectrumCache(), weight()
