@@ -3,8 +3,9 @@
     python benchmarks/bench.py [--quick] [--smollm2 FOLDER] [--only NAME ..] [--json FILE] [--page FILE]
 
 Prints a table, with the ratio of the last recorded run beside the new one; writes what was measured as JSON, and the page that shows it.
-FOLDER is SmolLM2-135M as `interp convert` writes it; without one its rows are left out, and the page says so. Never pass or fail: on a busy
-machine a ratio can be off by a fifth, so read the ratio of minima too.
+FOLDER is SmolLM2-135M as `interp convert` writes it; without one its rows are left out, and the page says so. With --only the sections
+that are not measured stay what the record has. Never pass or fail: on a busy machine a ratio can be off by a fifth, so read the ratio of
+minima too.
 """
 
 import argparse
@@ -100,20 +101,18 @@ def main() -> None:
     torch.set_num_threads(1)
     record = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {"sections": {}}
     before = {key(row): row["ratio"] for rows in record["sections"].values() for row in rows}
-    found: dict[str, list[Row]] = {}
+    found: list[Row] = []
+    result = {"machine": machine(), "repetitions": REPETITIONS, "sections": {name: record["sections"].get(name, []) for name in SECTIONS}}
     for section in options.only:
-        found[section] = []
+        new = []
         for row in measured(section, options.quick, options.smollm2):
-            found[section].append(row)
+            new.append(row)
             print(f"{row.item}, {row.shape}: {row.ratio:.3g} of {row.against}", file=sys.stderr, flush=True)
-    show([row for rows in found.values() for row in rows], before)
-    result = {
-        "machine": machine(),
-        "repetitions": REPETITIONS,
-        "sections": {name: [asdict(row) | {"met": row.met, "goal": row.goal} for row in rows] for name, rows in found.items()},
-    }
-    if options.json:
-        write(options.json, json.dumps(result, indent=1) + "\n")
+        found += new
+        result["sections"][section] = [asdict(row) | {"met": row.met, "goal": row.goal} for row in new]
+        if options.json:  # after every section: what an interrupted run has measured is kept
+            write(options.json, json.dumps(result, indent=1) + "\n")
+    show(found, before)
     if options.page:
         write(options.page, page(result))
 
