@@ -19,11 +19,11 @@ def _headline(drive: Any) -> str:
     if not np.isfinite(gains).all():
         return "The way to the final row is not a number: a stream is NaN or infinite"
     mean, beaten = float(gains.mean()), int((gains > 0).sum())
-    how = "nearer to" if mean > 0 else "farther from"
-    return (
-        f"Between start and end, rows are {abs(mean):.0%} of their way {how} the final row than the null; "
-        f"nearer than {beaten} of its {count(len(gains), 'draw')}"
-    )
+    if abs(mean) < 0.005:
+        found = "as near to the final row as the null"
+    else:
+        found = f"{abs(mean):.0%} of their way {'nearer to' if mean > 0 else 'farther from'} the final row than the null"
+    return f"Between start and end, rows are {found}; nearer than {beaten} of its {count(len(gains), 'draw')}"
 
 
 def drive(drive: Any) -> go.Figure:

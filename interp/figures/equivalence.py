@@ -70,7 +70,8 @@ def equivalence(equivalence: Any) -> go.Figure:
             x=shift,
             y=np.where(bound > 0, bound, np.nan),
             mode="markers",
-            marker={"symbol": "line-ew", "size": 13, "line": {"width": 3, "color": colour}},
+            # thick and short, or thin and long: told apart without their colours
+            marker={"symbol": "line-ew", "size": 13 if side == 0 else 19, "line": {"width": 4 if side == 0 else 2, "color": colour}},
             name=f"bound, {label}",
             hovertext=hover,
             hoverinfo="text",

@@ -76,7 +76,9 @@ def sources(ledger: Any, *, position: int | None = None, top: int = 30, limit: f
     if bars:
         fig, height, notes = _bars(cells[0], across)
     else:
-        fig, height, notes = _map(cells, across, names, limit, down="head" if any(key[1] >= 0 for key in kept) else "layer")
+        # the row of the others is a sum of many: the range is that of the rows drawn one by one, beyond which its cells are marked
+        chosen = colour_limit(cells[: len(kept)], limit)
+        fig, height, notes = _map(cells, across, names, chosen, down="head" if any(key[1] >= 0 for key in kept) else "layer")
     fig.update_layout(
         xaxis={
             "title": "lag (rows back; 0 = the reading row itself)" if lags else "source token (position, text)",
@@ -124,19 +126,18 @@ def _headline(ledger: Any, cells: np.ndarray, names: list[str], total: float, *,
     return f"{told}; the largest single cell is {where}, {number(float(cells[r, c]), signed=True)}"
 
 
-def _map(cells: np.ndarray, across: list[str], names: list[str], limit: float | None, *, down: str) -> tuple[go.Figure, float, list[str]]:
+def _map(cells: np.ndarray, across: list[str], names: list[str], limit: float, *, down: str) -> tuple[go.Figure, float, list[str]]:
     n_rows, n_columns = cells.shape
     height = max(n_rows * float(np.clip(460 / n_rows, 16, 34)), 120)
-    chosen = colour_limit(cells, limit)
     shown = signed_cells(
         cells,
         x=across,
         y=names,
-        limit=chosen,
+        limit=limit,
         full=n_columns * 40 <= _PLOT,
         narrow=n_columns * NARROW > _PLOT,
         hover="%{x} through %{y}: %{z:+.4g} logits",
-        colorbar=signed_colorbar(chosen, title="logits", length=height),
+        colorbar=signed_colorbar(limit, title="logits", length=height),
     )
     fig = go.Figure(shown.traces)
     fig.update_yaxes(

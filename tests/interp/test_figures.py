@@ -344,6 +344,8 @@ def test_sources_puts_each_value_in_its_cell(by_head_and_source):
 def test_sources_keeps_the_rest_in_one_honest_row(by_head_and_source):
     fig = figures.sources(by_head_and_source, top=2)
     assert list(cells(fig)[0].y)[-1] == "6 others (sum)"
+    shown = np.nansum([np.asarray(t.z, dtype=float) for t in cells(fig)], axis=0)[:-1]
+    assert cells(fig)[0].zmax == pytest.approx(np.abs(shown).max())  # a sum of many does not pale the others
     drawn = np.nansum([np.asarray(t.z, dtype=float) for t in cells(fig)], axis=0)
     every = sum(v for v, e in zip(by_head_and_source.values[:, 0], by_head_and_source.entries, strict=True) if e.source is not None)
     assert drawn.sum() == pytest.approx(every)
@@ -480,6 +482,8 @@ def test_drive_says_farther_where_it_is_and_counts_what_is_no_number():
     swapped = dataclasses.replace(result, null_distance=result.distance.T[:4], distance=result.null_distance.T)
     title = figures.drive(swapped).layout.meta["title"]
     assert "farther from the final row than the null; nearer than 0 of its 4 draws" in title
+    same = dataclasses.replace(result, null_distance=result.distance.T[:4])
+    assert "as near to the final row as the null; nearer than 0 of its 4 draws" in figures.drive(same).layout.meta["title"]
     broken = figures.drive(drives(9, 5, nan=True))
     assert "is not a number" in broken.layout.title.text
     assert "2 values NaN or infinite" in broken.layout.title.subtitle.text
