@@ -31,6 +31,10 @@ FENCE = re.compile(r"^```(\w+)(?: (figure|no-run))?\n(.*?)^```$", re.MULTILINE |
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
+MEASURED = {"comparison.md", "performance.md"}
+"""Pages that scripts write after hours of measuring. A site without one of them can be built."""
+
+
 class StalePage(Exception):  # noqa: N818 - the name says what happened
     """A page that does not do what it shows."""
 
@@ -258,6 +262,7 @@ def configure(target: Path) -> Path:
 
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     there = {str(path.relative_to(target)) for path in target.rglob("*.md")}
+    config["nav"] = _without(config["nav"], MEASURED - there)
     listed = set(_pages(config["nav"]))
     if listed != there:
         raise StalePage(f"mkdocs.yml: its contents lack {sorted(there - listed)} and list {sorted(listed - there)}, which do not exist")
@@ -270,6 +275,15 @@ def configure(target: Path) -> Path:
 def _pages(nav: Any) -> Iterator[str]:
     for entry in nav if isinstance(nav, list) else nav.values():
         yield from [entry] if isinstance(entry, str) else _pages(entry)
+
+
+def _without(nav: Any, missing: set[str]) -> Any:
+    """The contents without some pages."""
+    if isinstance(nav, list):
+        return [
+            _without(entry, missing) for entry in nav if not (isinstance(entry, dict) and missing.intersection(map(str, entry.values())))
+        ]
+    return {title: _without(entry, missing) if isinstance(entry, list) else entry for title, entry in nav.items()}
 
 
 def finish(site: Path) -> None:

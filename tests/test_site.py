@@ -55,6 +55,8 @@ def test_a_page_that_the_contents_forget_ends_the_build(tmp_path: Path) -> None:
         (pages / name).touch()
     written: Any = yaml.safe_load(site.configure(pages).read_text())
     assert written["docs_dir"] == "docs"
+    (pages / "comparison.md").unlink()  # hours of measuring: the site can do without
+    assert "comparison.md" not in site.configure(pages).read_text()
     (pages / "stray.md").touch()
     with pytest.raises(site.StalePage, match=r"stray\.md"):
         site.configure(pages)

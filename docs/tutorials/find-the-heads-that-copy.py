@@ -78,8 +78,8 @@ for head, weights in enumerate(pattern):
 #
 # ## Is the story true?
 #
-# It predicts two things. First, taking away what layer 1 read from `h4` costs the logit just what the ledger says, because nothing stands
-# between layer 1 and the output:
+# It predicts two things. First, nothing stands between layer 1 and the output but the final norm. So taking away what layer 1 read from
+# `h4` costs the logit what the ledger says, and running again without it nearly that: only the norm's scale has changed.
 
 # %%
 gone = interp.ablate(model, text, sources=[(1, 1)])
