@@ -609,7 +609,8 @@ def variance(
     rows = []
     bound = f"every mean slope within {SLOPE_TOLERANCE} of 1 (she, he) or 0 (ishe, ihe)"
     sites = [f"blocks.{s.layer}.{n}" for n in (EXTRACTION, SUBLAYER) for s in subject.mixers]
-    sites = [n for n in sites if n in subject.model.hook_dict]
+    hooks = subject.model.hook_dict
+    sites = [n for n in sites if n in hooks]
     if not batches or not sites:
         why = "no layer mixes positions" if batches else "no text was given to measure it on"
         return [_row("variance", "init", "n/a", None, bound, why)]

@@ -209,12 +209,12 @@ def resolve_sites(model: Any, sites: str | Sequence[str] | None) -> list[str]:
     if not wanted:
         raise ValueError("sites: no site to measure; name at least one hook")
     names: list[str] = []
+    hooks = model.hook_dict  # once: a TransformerBridge builds it anew each time it is asked
     for site in wanted:
-        layered = site not in model.hook_dict and not site.startswith("blocks.") and f"blocks.0.{site}" in model.hook_dict
-        layered = layered or any(n.startswith("blocks.") and n.endswith("." + site) for n in model.hook_dict if site not in model.hook_dict)
+        layered = site not in hooks and any(n.startswith("blocks.") and n.endswith("." + site) for n in hooks)
         names += resolve(model, f"blocks.*.{site}" if layered else site)
     for name in names:
-        if position_axis(model.hook_dict[name], name) != 1:
+        if position_axis(hooks[name], name) != 1:
             raise ValueError(f"sites: {name} has no row per position to take a variance of; use hook_z or hook_attn_out")
     return list(dict.fromkeys(names))
 
