@@ -364,8 +364,8 @@ def _ensemble_variance(totals: Sequence[Moments]) -> Array:
 
 
 def theory_slope(model: Any, name: str) -> float | None:
-    """What theory says of a site's slope at initialisation: 1 (she, he), 0 (ishe, ihe; about 0: kshe, khe), -1 (uniform attention over independent
-    rows: the heads and their sum), None elsewhere."""
+    """What theory says of a site's slope at initialisation: 1 (she, he), 0 (ishe, ihe; about 0: kshe, khe), -1 (uniform attention over
+    independent rows: the heads and their sum), None elsewhere."""
     site, layer = _split(name)
     if layer is None or site not in (EXTRACTION, HEADS, SUBLAYER):
         return None
