@@ -47,7 +47,7 @@ def blocked_sum(
     wide = accumulator(x, W)
     read: Callable[[int, int], Tensor | None] = (lambda lags, n: None) if spectra is None else spectra.reader(W, wide)
     weight = W.to(wide) if spectra is None else W
-    if weight.requires_grad and len(W) > t:  # lags that no pair of rows has get no gradient, not even its rounding
+    if torch.is_grad_enabled() and W.requires_grad and len(W) > t:  # lags that no pair of rows has get no gradient, not even its rounding
         weight = torch.cat([weight[:t], weight[t:].detach()])
     length = BLOCK * transform_length(math.ceil(t / BLOCK), powers_only=True)
     rows = F.pad(x.to(wide), (0, 0, 0, length - t))

@@ -1,6 +1,8 @@
 """Small decoders in which nothing is zero: every bias, gain and weight is random, so that a term counted twice or left out shows."""
 
+import importlib.util
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,3 +40,13 @@ def tokenizer() -> Any:
     trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     tokenizer.train_from_iterator(["a cat sat on a mat, a cat sat on a hat"] * 20, trainer)
     return tokenizer
+
+
+@pytest.fixture(scope="session")
+def live_bytes() -> Any:
+    """`LiveBytes` of the benchmarks: bytes in storages created inside a block."""
+    spec = importlib.util.spec_from_file_location("live", Path(__file__).parents[2] / "benchmarks" / "live.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.LiveBytes

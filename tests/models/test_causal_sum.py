@@ -1,6 +1,3 @@
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -161,15 +158,6 @@ def test_meta_device(purpose):
 
 
 # ---- memory ----
-
-
-@pytest.fixture(scope="module")
-def live_bytes():
-    path = Path(__file__).parents[2] / "benchmarks" / "live.py"
-    spec = importlib.util.spec_from_file_location("live", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.LiveBytes
 
 
 def test_live_bytes_counts(live_bytes):

@@ -164,6 +164,16 @@ def test_never_where_a_gradient_of_the_weight_is_wanted(kernel):
     assert torch.equal(x.grad, y.grad)
 
 
+@pytest.mark.parametrize("kernel", CACHED, ids=lambda k: k.name)
+def test_a_call_with_a_kept_spectrum_copies_no_weight(kernel, live_bytes):
+    cache, W = SpectrumCache(), weight(t=140, d=64)
+    with torch.no_grad():
+        kernel.sum(rows(70, 64), W, cache)
+        with live_bytes() as live:
+            kernel.sum(rows(70, 64), W, cache)
+    assert live.largest < W.nbytes / 2
+
+
 def test_a_cache_keeps_no_weight_alive():
     cache, W = SpectrumCache(), weight()
     with torch.no_grad():
