@@ -28,6 +28,9 @@ _LOOKS = {
     "ihe": ("#c65d00", "dash", "diamond-open"),
     "khe": ("#c65d00", "dot", "diamond-x"),
 }
+LITTLE = 0.005
+"""Nats per token below which a title does not speak of an improvement."""
+
 _VERDICTS = {"supported": ("#1a5fb4", "circle"), "refuted": ("#b00020", "x"), "undecided": ("#7f8790", "circle-open")}
 
 
@@ -233,12 +236,14 @@ def _lags(result: Any) -> go.Figure:
     if not extractors:
         raise ValueError("figures.comparison: no Extractor was compared, so there are no lags to leave out")
     fig = go.Figure()
-    best = {}
+    best, lows = {}, [0.0]
     for r in extractors:
         kept = [n for n, _ in r.by_lags]
         losses = np.array([values for _, values in r.by_lags])  # (lags, seed)
         gain = losses - losses[0]
-        best[r.mixer] = kept[int(gain.mean(1).argmin())]
+        least = int(gain.mean(1).argmin())
+        best[r.mixer] = float(gain.mean(1)[least]), kept[least]
+        lows.append(float((gain.mean(1) - _deviation(gain.T)).min()))
         fig.add_scatter(
             x=kept,
             y=gain.mean(1),
@@ -257,18 +262,16 @@ def _lags(result: Any) -> go.Figure:
     ticks = [n for n, _ in extractors[0].by_lags]
     shown = [v for r in extractors for n, values in r.by_lags for v in [np.mean(values) - np.mean(r.by_lags[0][1])] if n >= 4]
     span = max(max(shown, default=0.1), 0.02)
-    low = min(min(shown, default=0.0), 0.0)
+    low = min(lows)
     fig.update_layout(
         xaxis={"title": "lags kept, nearest first (log scale)", "type": "log", "tickvals": ticks, "ticktext": [str(n) for n in ticks]},
         yaxis={"title": "change of validation loss (nats per token)", "zeroline": True, "range": [low - 0.15 * span, span * 1.25]},
     )
     fig.add_hline(y=0, line={"color": INK, "width": 1, "dash": "dot"})
-    better = [m for m, n in best.items() if n < full]
-    title = (
-        f"Without their far lags the trained {_listed(better)} do better"
-        if better
-        else "Every trained Extractor is best with all of its lags"
-    )
+    told = [f"{mixer} by {-gain:.3f} ({kept} kept)" for mixer, (gain, kept) in best.items() if gain < -LITTLE]
+    others = [mixer for mixer, (gain, _) in best.items() if gain >= -LITTLE]
+    title = f"Leaving out far lags lowers the loss of {_listed(told)}" if told else "No trained Extractor is better without its far lags"
+    title += f"; hardly or not at all that of {_listed(others)}" if told and others else ""
     return finish(
         fig,
         title=title,
