@@ -32,7 +32,7 @@ def page(names: Sequence[str], depends: Mapping[str, Sequence[str]]) -> Any:
             dcc.Store(id="view"),
             dcc.Store(id="narrow", data=False),
             dcc.Store(id="again", data=0),
-            dcc.Store(id="job", storage_type="session"),
+            dcc.Store(id="job"),
             dcc.Store(id="depends", data={name: list(fields) for name, fields in depends.items()}),
             dcc.Store(id="png"),
             dcc.Download(id="download"),
