@@ -64,7 +64,7 @@ def shapes(config: Any, *, batch: int = 1, seq: int | None = None) -> Shapes:
 
     >>> from models import DecoderConfig
     >>> config = DecoderConfig(n_layers=1, d_model=512, n_ctx=20, d_vocab=50000, mixer="mha", n_heads=8)
-    >>> [(r.step, r.concatenated, r.summed) for r in shapes(config).rows if r.differs][1]
+    >>> [(r.step, r.concatenated, r.summed) for r in shapes(config).rows if r.differs][-1]
     ('each head projected', None, (1, 20, 8, 512))
     """
     if not isinstance(config, wing("config").DecoderConfig):
