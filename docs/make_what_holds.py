@@ -98,7 +98,7 @@ def _table(lines: list[list[str]]) -> str:
 def filled(text: str, told: dict[str, Any]) -> str:
     """The page with every table between its markers; its own words stay."""
     for name, table in {"verdicts": verdicts(told), "slopes": slopes(told), "spreads": spreads(told), "drives": drives(told)}.items():
-        begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
+        begin, end = f"<!-- {name} -->\n\n", f"\n\n<!-- end of {name} -->"
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(end)
         if not found or not closed:
