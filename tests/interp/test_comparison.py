@@ -213,7 +213,9 @@ def test_bad_usage_is_one_line_and_leaves_no_folder(tmp_path, capsys, args, mess
 def test_the_command_goes_on_after_a_signal(tmp_path, how, code):
     (tmp_path / "text.txt").write_text(TEXT)
     args = ["compare", "--mixers", "he", "--seeds", "1", "--text", str(tmp_path / "text.txt"), "-o", str(tmp_path / "out"), "--quick"]
-    command = [sys.executable, "-c", "import sys; from interp.cli import main; sys.exit(main())", *args, "--steps", "600", "--lrs", "0.01"]
+    # A shell's background job ignores SIGINT and hands that down; a person's terminal does not.
+    code_run = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from interp.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", code_run, *args, "--steps", "600", "--lrs", "0.01"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     checkpoint = tmp_path / "out" / "runs" / "he-lr0.01-seed0-steps600.safetensors"
     deadline = time.monotonic() + 120
