@@ -28,8 +28,9 @@ from .capture import Cache, explicit, hooked, model_name, refuse_training, run_w
 from .certificate import Precision, gamma, unit
 from .equivalence import Equivalence, equivalence
 from .progress import OnStep, Steps
+from .second_moment import LagKernel
 from .statistics import Estimate, mean_interval
-from .variance import EXTRACTION, SUBLAYER, Batch, LagKernel, VarianceProfile, in_double, profile, profile_at_init
+from .variance import EXTRACTION, SUBLAYER, Batch, VarianceProfile, in_double, profile, profile_at_init
 from .views import Attention, DecoderView, Sublayer, own_projection
 
 State = Literal["init", "trained"]

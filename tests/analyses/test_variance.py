@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from analyses import variance
-from analyses.variance import InputMoments, LagKernel, profile, profile_at_init, resolve_sites
+from analyses.second_moment import InputMoments, LagKernel
+from analyses.variance import profile, profile_at_init, resolve_sites
 from models.config import DecoderConfig
 from models.decoder import HookedDecoder
 
