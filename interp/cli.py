@@ -222,7 +222,9 @@ def ledger(
         _write_ledger(result, targets)
     values = [float(value) for value in result.values[:, 0]]
     if json:
-        console.emit(_ledger_object(result, values))
+        from .payload import ledger_payload
+
+        console.emit(ledger_payload(result, values))
         return 0 if result.holds else 1
     console.say(f"{result.model}, {len(result.tokens)} tokens {_quoted(result.tokens)}")
     console.say(f"{_goal(result)} at position {result.positions[0]}, by {result.by}: {float(result.total[0]):.6g}")
@@ -678,30 +680,6 @@ def _write_ledger(result: Any, targets: dict[str, Path]) -> None:
                 write_image(draw(result), path)
             except (ImportError, RuntimeError) as error:  # no kaleido, or no browser for it
                 raise ValueError(f"--png: {error}") from None
-
-
-def _ledger_object(result: Any, values: list[float]) -> dict[str, Any]:
-    certificate = result.certificate
-    names = ("label", "kind", "layer", "head", "source", "lag", "neuron")
-    checks = ("name", "gap", "bound", "ratio", "holds", "proved", "kind", "where")
-    return {
-        "model": result.model,
-        "tokens": result.tokens,
-        "token_ids": result.token_ids,
-        "by": result.by,
-        "position": result.positions[0],
-        "answer": result.answer,
-        "against": result.against,
-        "total": result.total[0],
-        "certificate": {
-            **{name: getattr(certificate, name) for name in ("printed", "explained", "rounding", "holds")},
-            "checks": [{name: getattr(check, name) for name in checks} for check in certificate.checks],
-        },
-        "rows": [
-            {**{name: getattr(entry, name) for name in names}, "value": value} for entry, value in zip(result.entries, values, strict=True)
-        ],
-        "notes": result.notes,
-    }
 
 
 def _shipped(name: str, folder: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def name(model: str, what: str, ending: str) -> str:
 
 def as_json(engine: Engine, view: View) -> str:
     """The view, the prompt as fed, the whole ledger with its certificate, and what is removed."""
-    from ..cli import _ledger_object
+    from ..payload import ledger_payload
 
     prompt, ledger = engine.prompt(view), engine.ledger(view)
     told: dict[str, Any] = {
@@ -34,13 +34,13 @@ def as_json(engine: Engine, view: View) -> str:
         "link": view.link(),
         "text": prompt.text,
         "predictions": [vars(p) for p in engine.predictions(view)],
-        "ledger": _ledger_object(ledger, ledger.values[:, 0].tolist()),
+        "ledger": ledger_payload(ledger, ledger.values[:, 0].tolist()),
     }
     if view.out:
         done = engine.removal(view)
         names = ("kind", "how", "labels", "baseline", "predicted", "direct", "after", "total", "holds")
         told["removed"] = {n: getattr(done.ablation, n) for n in names}
-        told["ledger_without"] = _ledger_object(done.after, done.after.values[:, 0].tolist())
+        told["ledger_without"] = ledger_payload(done.after, done.after.values[:, 0].tolist())
     return json.dumps(console.plain(told), ensure_ascii=False, indent=1, allow_nan=False)
 
 
