@@ -608,7 +608,7 @@ def variance(
     """At initialisation: mean slope within 0.02 over the seeds, at extraction and sublayer output; trained: the slope, n/a."""
     steps = steps or Steps(0, None)
     rows = []
-    bound = f"every mean slope within {SLOPE_TOLERANCE} of 1 (she, he) or 0 (ishe, ihe)"
+    bound = f"every mean slope within {SLOPE_TOLERANCE} of 1 (she, he) or 0 (ishe, ihe, kshe, khe)"
     sites = [f"blocks.{s.layer}.{n}" for n in (EXTRACTION, SUBLAYER) for s in subject.mixers]
     hooks = subject.model.hook_dict
     sites = [n for n in sites if n in hooks]

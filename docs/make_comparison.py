@@ -152,6 +152,7 @@ def page(result: Comparison) -> str:
         "environment": "; ".join(f"{key} {value}" for key, value in result.environment.items()),
         "sha256": plan["text_sha256"],
         "n_ctx": str(plan["n_ctx"]),
+        "notes": "\n\n".join(result.notes),
         "fast": fast(result),
     }.items():
         found = found.replace("{{ " + name + " }}", text)

@@ -303,6 +303,7 @@ def ablate(
     loaded = _load(model, device, dtype)
     with _waiting("ablating"):
         result = remove(loaded, text, answer, against, position, how=how, prepend_bos=bos, **given)  # type: ignore[arg-type]
+    _refuse_unread(given, result.position)
     names = ("baseline", "predicted", "direct", "after", "total")
     if json:
         facts = {"model": result.model, "tokens": result.tokens, "position": result.position, "answer": result.answer}
@@ -534,12 +535,21 @@ def compare(
     said = [{key: getattr(s, key) for key in ("id", "text", "source", "verdict", "mean", "interval", "limit")} for s in result.statements]
     page = output / PAGE_FILE
     if json:
-        console.emit({"folder": str(output), "page": str(page), "rows": rows, "statements": said, "environment": result.environment})
+        console.emit(
+            {
+                "folder": str(output),
+                "page": str(page),
+                "rows": rows,
+                "statements": said,
+                "notes": result.notes,
+                "environment": result.environment,
+            }
+        )
         return 0
     console.table(list(rows[0]), [list(row.values()) for row in rows])
     columns = ("verdict", "statement", "difference", "95 % interval")
     console.table(columns, [[s["verdict"], s["text"], f"{s['mean']:+.4f}", _interval(s["interval"])] for s in said])
-    console.say(f"losses in nats per token; differences paired by seed. The page: {page}")
+    console.say(*result.notes, f"losses in nats per token; differences paired by seed. The page: {page}")
     return 0
 
 
@@ -586,6 +596,14 @@ def show_shapes(
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "" if shape is None else str(shape)
+
+
+def _refuse_unread(given: dict[str, Any], row: int) -> None:
+    """Removing what the row cannot read changes nothing, exactly: a null experiment, which must not look like a check that held."""
+    for kind in given.keys() & {"sources", "lags"}:
+        late = [index for index in (t[1] if isinstance(t, tuple) else t for t in given[kind]) if index > row]
+        if late:
+            raise ValueError(f"--{kind}: position {row} reads no {kind.removesuffix('s')} {late[0]}; name some of 0..{row}")
 
 
 def _load(model: str, device: str, dtype: str) -> Any:

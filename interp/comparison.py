@@ -156,6 +156,24 @@ class Comparison:
         """
         return {result.mixer: result for result in self.results}[mixer]
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What keeps these numbers from saying much, where there is something: read them before the verdicts."""
+        said = []
+        if self.steps * self.tokens_per_step < self.training_tokens:
+            share = self.steps * self.tokens_per_step / self.training_tokens
+            said.append(
+                f"Each run saw {share:.0%} of the text once: these verdicts are about the first steps of training, not about the mixers."
+            )
+        if self.seeds < 3:
+            said.append(f"{'One seed has' if self.seeds == 1 else 'Two seeds have'} no spread to speak of: take three or more.")
+        edges = [r.mixer for r in self.results if r.lr_at_edge]
+        if edges:
+            said.append(f"The learning rate of {', '.join(edges)} lies at the edge of the grid: a wider one might serve better.")
+        if len(self.statements) > 1:
+            said.append(f"{len(self.statements)} statements at 95 % each, uncorrected: one in twenty intervals misses by chance.")
+        return tuple(said)
+
     def to_dataframe(self) -> pd.DataFrame:
         """One row a mixer."""
         return pd.DataFrame(
@@ -264,6 +282,7 @@ def compare(
     if not isinstance(plan, comparison.ComparisonPlan):
         raise TypeError(f"plan: a models.comparison.ComparisonPlan is needed, got {type(plan).__name__}")
     folder = Path(folder)
+    _refuse_to_shrink(folder, plan)
     finished = comparison.train_all(plan, text, folder, on_progress)
     result = evaluate(plan, text, folder, finished, on_question)
     from .figures.comparison import page
@@ -273,6 +292,19 @@ def compare(
     write_atomic(folder / PAGE_FILE, page(result).encode())
     write_atomic(folder / RESULT_FILE, (json.dumps(result.to_dict(), indent=1) + "\n").encode())
     return result
+
+
+def _refuse_to_shrink(folder: Path, plan: Any) -> None:
+    """A result that is there is replaced only by one that holds all of it."""
+    if not (folder / RESULT_FILE).is_file():
+        return
+    there = read_comparison(folder)
+    mixers = [r.mixer for r in there.results]
+    if not set(mixers) <= set(plan.mixers) or there.seeds > plan.seeds:
+        raise ValueError(
+            f"folder: {str(folder)!r} holds the result of {', '.join(mixers)} with {there.seeds} seeds, which this would replace by less; "
+            "name all of them, with as many seeds or more, or choose another folder"
+        )
 
 
 def evaluate(

@@ -319,10 +319,14 @@ def train_resumably(
 
 
 def read_finished(folder: Path, run: Run) -> Finished:
-    """What a finished run wrote."""
-    told = json.loads((folder / "runs" / f"{run.name}.json").read_text(encoding="utf-8"))
-    points = tuple(Point(**point) for point in told["curve"])
-    return Finished(Run(**told["run"]), points, told["seconds"], told["cpu_seconds"], told["tokens_per_step"])
+    """What a finished run wrote; ValueError names a file that is damaged."""
+    file = folder / "runs" / f"{run.name}.json"
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        points = tuple(Point(**point) for point in told["curve"])
+        return Finished(Run(**told["run"]), points, told["seconds"], told["cpu_seconds"], told["tokens_per_step"])
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"folder: {str(file)!r} cannot be read ({error}); remove it, and its run is trained again") from error
 
 
 def read_model(folder: Path, run: Run) -> HookedDecoder:

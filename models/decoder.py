@@ -1,5 +1,6 @@
 """The hooked decoder, top to bottom: embedding -> layers -> final norm -> unembedding; text, cache, generation."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -488,7 +489,7 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
     @torch.no_grad()
     def generate(
         self,
-        input: Tensor | str,
+        input: Any,
         max_new_tokens: int = 20,
         *,
         temperature: float = 1.0,
@@ -508,21 +509,29 @@ class HookedDecoder(HookedRootModule, PyTorchModelHubMixin):
             seed: Of the sampling; None draws from torch's global generator.
 
         Raises:
-            ValueError: Prompt and new tokens exceed `n_ctx`, or the model is in training mode with dropout.
+            ValueError: Several texts, prompt and new tokens exceed `n_ctx`, or the model is in training mode with dropout.
+            TypeError: A number of the wrong type.
         """
+        for name, value in (("max_new_tokens", max_new_tokens), ("top_k", 1 if top_k is None else top_k)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}: a whole number is needed, got {value!r}")
+        if not math.isfinite(temperature) or 0 < temperature < 1e-6:
+            raise ValueError(f"temperature: 0, or a finite number of at least 1e-6, is needed, got {temperature}")
         if max_new_tokens < 0 or temperature < 0 or (top_k is not None and top_k < 1):
             raise ValueError(
                 f"max_new_tokens and temperature must not be negative, top_k at least 1; got {max_new_tokens}, {temperature}, {top_k}"
             )
         if self.training and self.config.dropout:
             raise ValueError("generate with dropout on is not the model's own text: call model.eval() first")
-        tokens, mask = self._tokens_and_mask(input, None)
-        assert mask is None
+        if not isinstance(input, str | Tensor):
+            raise ValueError(f"input: one text, or ids (b,t) or (t,), is needed, got {type(input).__name__}; continue texts one at a time")
+        tokens, _ = self._tokens_and_mask(input, None)
         n_ctx, total = self.config.n_ctx, tokens.shape[1] + max_new_tokens
         if total > n_ctx:
             raise ValueError(
                 f"{tokens.shape[1]} prompt + {max_new_tokens} new tokens = {total}, this decoder takes {n_ctx}: "
-                f"ask for {n_ctx - tokens.shape[1]}, or cut the prompt to {max(n_ctx - max_new_tokens, 0)}"
+                f"ask for {max(n_ctx - tokens.shape[1], 0)}"
+                + (f", or cut the prompt to {n_ctx - max_new_tokens}" if max_new_tokens < n_ctx else "")
             )
         generator = None if seed is None else torch.Generator(tokens.device).manual_seed(seed)
         read, new = self.reader(total), tokens

@@ -363,6 +363,7 @@ def page(result: Any) -> str:
         results=_ranked(result),
         statements=result.statements,
         setting=_setting(result),
+        notes=result.notes,
         plan=result.plan,
         environment=result.environment,
         number=number,

@@ -446,3 +446,11 @@ def test_every_command_has_help_with_an_example_and_the_common_options(command: 
 
 def test_the_commands_are_these() -> None:
     assert {command.name or command.callback.__name__ for command in cli.app.registered_commands} >= COMMANDS  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("option", "names"), [("--sources", "3"), ("--sources", "L1:3"), ("--lags", "3")])
+def test_ablating_what_the_position_cannot_read_is_refused(capsys, option, names):
+    """It changes nothing, exactly, and was shown as an intervention that held."""
+    args = ["ablate", "ihe-austen" if option == "--lags" else "mha-induction", "--text", "c1 h4 a0 p7", option, names, "--position", "1"]
+    assert cli.main(args) == 2
+    assert f"{option}: position 1 reads no {option[2:-1]} 3; name some of 0..1" in capsys.readouterr().err

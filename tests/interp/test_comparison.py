@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -231,3 +232,30 @@ def test_the_command_goes_on_after_a_signal(tmp_path, how, code):
     first = next(line for line in again.stderr.splitlines() if line.startswith("step "))
     assert int(first.split()[1].split("/")[0]) > 100  # it did not begin anew
     assert not checkpoint.exists()
+
+
+def test_a_result_is_never_replaced_by_less(compared, tmp_path):
+    """compare with fewer mixers or seeds in a finished folder once overwrote the whole result with the part."""
+    folder, result = compared
+    for less in (replace(PLAN, mixers=("mha",)), replace(PLAN, seeds=1)):
+        with pytest.raises(ValueError, match=r"folder: .*holds the result of mha, she, ishe, he, ihe with 2 seeds"):
+            compare(TEXT, folder, plan=less)
+    assert read_comparison(folder) == result
+
+
+def test_a_damaged_run_is_named(compared, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(compared[0], folder)
+    file = next(iter(sorted((folder / "runs").glob("*.json"))))
+    file.write_text(file.read_text()[:50])
+    with pytest.raises(ValueError, match=rf"folder: .*{file.name}.* cannot be read .*remove it"):
+        compare(TEXT, folder, plan=PLAN)
+
+
+def test_a_short_comparison_says_so_where_its_verdicts_are(compared):
+    folder, result = compared
+    assert any("first steps of training" in note for note in result.notes)
+    assert any("no spread to speak of" in note for note in result.notes)
+    assert all(note in (folder / "comparison.html").read_text() for note in result.notes)
+    long = replace(result, steps=10**6, seeds=3, results=(), statements=())
+    assert long.notes == ()

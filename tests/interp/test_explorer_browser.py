@@ -548,7 +548,9 @@ def test_claims_are_computed_and_a_computation_can_be_cancelled_and_may_die(scre
 
 
 def test_an_open_page_outlives_its_server(chromium):
-    command = [sys.executable, "-m", "interp.cli", "explore", MODEL, "--port", "0", "--token", "restarted-token", "--json"]
+    # A shell's background job ignores SIGINT and hands that down; a person's terminal does not.
+    run = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from interp.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", run, "explore", MODEL, "--port", "0", "--token", "restarted-token", "--json"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = json.loads(first.stdout.readline())["url"]
@@ -569,8 +571,11 @@ def test_an_open_page_outlives_its_server(chromium):
             assert "lag" in screen.table("#ledger")[0][0]
         finally:
             again.send_signal(signal.SIGINT)
-            assert again.wait(timeout=30) == 0
-            again.stdout.close()
+            try:
+                assert again.wait(timeout=30) == 0
+            finally:
+                again.kill()
+                again.stdout.close()
         screen.context.close()
     finally:
         first.kill()

@@ -76,3 +76,18 @@ def test_prompt_and_new_tokens_must_fit(make):
     for wrong in ({"temperature": -1.0}, {"top_k": 0}, {"max_new_tokens": -1}):
         with pytest.raises(ValueError, match="must not be negative, top_k at least 1"):
             make("ishe").generate(torch.tensor([[1]]), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"input": ["one", "two"]}, ValueError, "one at a time"),
+        ({"max_new_tokens": True}, TypeError, "max_new_tokens: a whole number"),
+        ({"temperature": float("nan")}, ValueError, "temperature: 0, or a finite"),
+        ({"temperature": float("inf")}, ValueError, "temperature: 0, or a finite"),
+        ({"temperature": 1e-45}, ValueError, "temperature: 0, or a finite"),
+    ],
+)
+def test_generate_checks_its_numbers_at_the_door(make, change, error, message):
+    with pytest.raises(error, match=message):
+        make("ishe").generate(**{"input": torch.tensor([[1, 2]]), "max_new_tokens": 1} | change)
