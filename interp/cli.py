@@ -20,6 +20,7 @@ from . import console
 
 DEFAULT_MODEL = "ishe-austen"
 SHOWN_ROWS = 25
+MIXERS = ("mha", "she", "ishe", "kshe", "he", "ihe", "khe")
 
 app = typer.Typer(
     name="interp",
@@ -468,7 +469,7 @@ def explore(
 
 @app.command(epilog="Example:  interp train --mixer ishe --text corpus.txt -o my-ishe")
 def train(
-    mixer: Annotated[str, typer.Option(help="mha, she, ishe, kshe, he, ihe or khe.", metavar="MIXER")],
+    mixer: Annotated[str, typer.Option(help=f"One of {', '.join(MIXERS)}.", metavar="MIXER", autocompletion=_one_of(*MIXERS))],
     text: Annotated[Path, typer.Option("--text", help="A text file: works in paragraphs.", metavar="FILE")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.", metavar="FOLDER")],
     steps: Annotated[int | None, typer.Option(help="Optimisation steps.", min=1, metavar="N")] = None,
@@ -568,7 +569,7 @@ def show_shapes(
     d_model: Annotated[int, typer.Option(help="Width.", min=1, metavar="N")] = 512,
     heads: Annotated[int, typer.Option(help="Heads.", min=1, metavar="N")] = 8,
     n_layers: Annotated[int, typer.Option(help="Layers.", min=1, metavar="N")] = 1,
-    mixer: Annotated[str, typer.Option(help="mha, she, ishe, kshe, he, ihe or khe.", metavar="MIXER")] = "mha",
+    mixer: Annotated[str, typer.Option(help=f"One of {', '.join(MIXERS)}.", metavar="MIXER", autocompletion=_one_of(*MIXERS))] = "mha",
     json: Json = False,
     device: Device = "cpu",
     dtype: Dtype = "float32",

@@ -454,3 +454,9 @@ def test_ablating_what_the_position_cannot_read_is_refused(capsys, option, names
     args = ["ablate", "ihe-austen" if option == "--lags" else "mha-induction", "--text", "c1 h4 a0 p7", option, names, "--position", "1"]
     assert cli.main(args) == 2
     assert f"{option}: position 1 reads no {option[2:-1]} 3; name some of 0..1" in capsys.readouterr().err
+
+
+def test_the_mixers_that_help_and_completion_name_are_the_built_in_ones():
+    from models.config import MIXERS
+
+    assert cli.MIXERS == MIXERS
