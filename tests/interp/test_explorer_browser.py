@@ -81,7 +81,7 @@ class Screen:
     def settle(self):
         """Wait until nothing is computed any more."""
         quiet, end = 0, time.monotonic() + PATIENCE / 1000
-        while quiet < 3:
+        while quiet < 6:  # a third of a second: on a busy machine a change takes that long to be noticed by the page
             assert time.monotonic() < end, "the page never came to rest"
             self.page.wait_for_timeout(60)
             busy = self.page.evaluate("document.querySelectorAll('[data-dash-is-loading=true]').length")
@@ -478,6 +478,7 @@ def test_nothing_is_wider_than_the_page(screen, width):
     screen.page.set_viewport_size({"width": width, "height": 900})
     screen.show(by="head+source", look=Cell(layer=1, head=1), out=(Cell(layer=1, head=1),))
     assert screen.page.evaluate("document.documentElement.scrollWidth") <= width
+    screen.page.wait_for_function("document.querySelectorAll('.plot').length >= 3")
     plots = screen.page.evaluate("[...document.querySelectorAll('.plot')].map(e => [e.scrollWidth, e.clientWidth])")
     assert len(plots) >= 3 and all(inside <= outside for inside, outside in plots)
     screen.page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
