@@ -547,7 +547,16 @@ def compare(
             }
         )
         return 0
-    console.table(list(rows[0]), [list(row.values()) for row in rows])
+    shown = {
+        "mixer": "mixer",
+        "loss": "validation_loss",
+        "sd": "sd_over_seeds",
+        "lr": "lr",
+        "parameters": "parameters",
+        "multiply-adds/token": "multiply_adds_per_token",
+        "tokens/CPU s": "tokens_per_cpu_second",
+    }
+    console.table(list(shown), [[row[key] for key in shown.values()] for row in rows])
     columns = ("verdict", "statement", "difference", "95 % interval")
     console.table(columns, [[s["verdict"], s["text"], f"{s['mean']:+.4f}", _interval(s["interval"])] for s in said])
     console.say(*result.notes, f"losses in nats per token; differences paired by seed. The page: {page}")

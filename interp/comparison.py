@@ -163,7 +163,7 @@ class Comparison:
         if self.steps * self.tokens_per_step < self.training_tokens:
             share = self.steps * self.tokens_per_step / self.training_tokens
             said.append(
-                f"Each run saw {share:.0%} of the text once: these verdicts are about the first steps of training, not about the mixers."
+                f"Each run saw {share:.1%} of the text once: these verdicts are about the first steps of training, not about the mixers."
             )
         if self.seeds < 3:
             said.append(f"{'One seed has' if self.seeds == 1 else 'Two seeds have'} no spread to speak of: take three or more.")
